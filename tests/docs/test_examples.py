@@ -25,7 +25,7 @@ SESSION = "SESSION"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One cluster for all pages, with a session that has ended."""
     folder = tmp_path_factory.mktemp("site")
-    target = tiny_model_folder(folder)
+    target = tiny_model_folder(folder, max_position_embeddings=2048)
     up = start_up(folder, "--target", str(target))
     try:
         asyncio.run(_speak(up.address))
