@@ -118,6 +118,10 @@ def test_a_call_is_carried_out_and_its_result_is_in_the_next_turn(served: Up):
     assert ended.stdout.strip()
 
 
+ELSEWHERE = ("lm_eval_model.py",)
+"""Run by `tests/integration/test_scores.py`, with stand-ins for lm-eval."""
+
+
 def test_every_example_is_listed_and_run_by_a_test():
     page = (ROOT / "examples" / "README.md").read_text()
     own = Path(__file__).read_text()

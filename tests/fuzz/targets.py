@@ -124,11 +124,21 @@ _DRAFTER_COMMANDS = (
     t.CloseDraft("s1"),
 )  # fmt: skip
 
+_SCORED = inference_pb2.ScoreRequest(
+    prompt=f"abcd {CANARY}",
+    continuations=[
+        inference_pb2.Continuation(text="ab"),
+        inference_pb2.Continuation(text=" cd"),
+    ],
+    logprobs=2,
+)
+
 INFERENCE = (
     _method("InferenceService", inference_pb2.GenerateRequest, *_GOOD_REQUESTS),
     _method("InferenceService", inference_pb2.ResumeRequest, session_id="s1", offset=1),
     _method("InferenceService", inference_pb2.AbortRequest, session_id="s1"),
     _method("InferenceService", inference_pb2.GetSessionRequest, session_id="s2"),
+    _method("InferenceService", inference_pb2.ScoreRequest, _SCORED),
     _method("InferenceService", inference_pb2.GetModelInfoRequest),
     _method("InferenceService", inference_pb2.GetServerInfoRequest),
 )

@@ -222,7 +222,7 @@ def test_a_tool_is_called_and_its_result_answered_as_by_our_own_api(up, front, c
 
 
 def test_the_published_program_prints_an_answer(front):
-    [program] = re.findall(r"```python[^\n]*\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    program, *_ = re.findall(r"```python[^\n]*\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert "http://127.0.0.1:30000/v1" in program
     done = subprocess.run(
         [sys.executable, "-c", program.replace("http://127.0.0.1:30000/v1", front.url)],

@@ -128,7 +128,7 @@ async def test_a_session_waits_for_its_own_target():
     [
         ({"resolved": b"{}"}, grpc.StatusCode.DATA_LOSS),
         ({"resolved": b"[" * 100_000}, grpc.StatusCode.DATA_LOSS),
-        ({"resolved": b'{"version":4}'}, grpc.StatusCode.UNAVAILABLE),
+        ({"resolved": b'{"version":99}'}, grpc.StatusCode.UNAVAILABLE),
         ({"version": b"2"}, grpc.StatusCode.UNAVAILABLE),
         ({"prompt": b"\xff" * 8, "prompt_len": b"2"}, grpc.StatusCode.DATA_LOSS),
         ({"prompt": b"", "prompt_len": b"0"}, grpc.StatusCode.DATA_LOSS),

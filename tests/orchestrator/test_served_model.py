@@ -40,8 +40,8 @@ class Pool:
     def teams(self) -> frozenset[frozenset[str]]:
         return frozenset({frozenset(self.offered)})
 
-    def capabilities(self) -> frozenset[str]:
-        return self.able
+    def capabilities(self, role: Role = Role.DRAFTER) -> frozenset[str]:
+        return self.able if role is Role.DRAFTER else frozenset()
 
     def step_ms(self, role: Role, method: str = "") -> float:
         return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
