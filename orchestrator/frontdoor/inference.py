@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from paceline.together import together
+from paceline.together import MOST_COMPLETIONS, completion_id, together
 
 from orchestrator.core.events import (
     AbortRequested,
@@ -35,11 +35,10 @@ from orchestrator.frontdoor.requests import (
     build_spec,
     check_counts,
     check_score_counts,
-    completion_id,
     dump_spec,
     load_spec,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_REQUEST_BYTES
+from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
 from orchestrator.frontdoor.served_model import OfferedModel
@@ -310,7 +309,7 @@ class Inference:
 
     def _completions_here(self, key: SessionKey) -> list[SessionDriver]:
         """The sessions at work here of a request with several completions."""
-        names = (completion_id(key.name, index) for index in range(MAX_COMPLETIONS))
+        names = (completion_id(key.name, index) for index in range(MOST_COMPLETIONS))
         found = (self._live.get(name) for name in names)
         return [driver for driver in found if driver is not None and driver.spec.n > 1]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.logprobs import rows_fit
+from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import Limits
 from orchestrator.session.logprobs import PackedRow, pack_row
@@ -111,15 +111,13 @@ class Attempt:
                 self.end(_failure(reason, message))
 
     def _take(self, scores: PromptScores) -> None:
-        """Rows that may begin with some that are known: a verifier may have to read again."""
         known = self.wanted.start + len(self.rows)
-        rows = scores.rows[max(0, known - scores.position) :]
-        behind = scores.position <= known and len(rows) <= len(self.wanted.text) - known
+        rows = new_rows(scores.rows, scores.position, known, len(self.wanted.text) - known)
         # The likeliest token is always asked for: it says whether a text is greedy.
-        if behind and rows_fit(rows, max(1, self.wanted.top), self.vocab_size):
-            self.rows += map(pack_row, rows)
-        else:
+        if rows is None or not rows_fit(rows, max(1, self.wanted.top), self.vocab_size):
             self.end(Lost("what it said of a text cannot be"))
+        else:
+            self.rows += map(pack_row, rows)
 
     def end(self, error: Exception | None) -> None:
         """It is over, well or not."""

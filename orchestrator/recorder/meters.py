@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from orchestrator.core.events import RoundRecord
+from orchestrator.session.totals import SpecTotals
 from services.contract.states import Fate
 from services.contract.types import DraftSource, VerifyMode
 from services.runtime.telemetry import Telemetry, names
@@ -22,23 +22,6 @@ from services.runtime.telemetry.names import (
 )
 
 _SOURCES = tuple(source.name.lower() for source in DraftSource)
-
-
-@dataclass(slots=True)
-class Drafts:
-    """Sums over the rounds of a session that this orchestrator ran."""
-
-    target_steps: int = 0
-    emitted_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def add(self, record: RoundRecord) -> None:
-        """Count a round with its verdict."""
-        self.target_steps += 1
-        self.emitted_tokens += record.emitted_tokens
-        self.draft_tokens += record.draft_tokens
-        self.accepted_tokens += record.accepted_tokens
 
 
 class Meters:
@@ -163,12 +146,12 @@ class Meters:
         """A session of two tokens or more came to its end."""
         self._per_token.record(seconds_per_token)
 
-    def drafted(self, drafts: Drafts, methods: Sequence[str], mode: VerifyMode) -> None:
+    def drafted(self, totals: SpecTotals, methods: Sequence[str], mode: VerifyMode) -> None:
         """A session came to its end that had draft tokens verified."""
         known = methods[0] if methods and methods[0] in names.METHODS else "other"
         labels = (known if len(methods) < 2 else "several", mode.name.lower())
-        self._acceptance.record(drafts.accepted_tokens / drafts.draft_tokens, *labels)
-        self._efficiency.record(drafts.emitted_tokens / drafts.target_steps, *labels)
+        self._acceptance.record(totals.draft_acceptance_rate, *labels)
+        self._efficiency.record(totals.block_efficiency, *labels)
 
     def ended(self, seconds: float, reason: str, error: str) -> None:
         """A session is over here; `error` is empty or the name of one."""

@@ -36,10 +36,11 @@ from orchestrator.core.events import (
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.recorder.attributes import of_request, of_resume
 from orchestrator.recorder.demand import decodes_plainly, queued_tokens, wants_drafts
-from orchestrator.recorder.meters import Drafts, Meters
+from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
+from orchestrator.session.totals import SpecTotals
 from services.contract.states import Fate
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names
@@ -59,7 +60,7 @@ class _Session:
     # When rounds went to the store.
     storing: dict[int, float] = field(default_factory=dict)
     opened: set[Role] = field(default_factory=set)
-    drafts: Drafts = field(default_factory=Drafts)
+    totals: SpecTotals = field(default_factory=SpecTotals)
     emitted: int = 0
     near_ties: int = 0
     first_at: float = 0.0
@@ -187,9 +188,9 @@ class Recorder:
     def _finished(self, known: _Session) -> None:
         if known.emitted > 1:
             self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
-        if known.drafts.draft_tokens and known.state is not None:
+        if known.totals.draft_tokens and known.state is not None:
             config = known.state.config
-            self._meters.drafted(known.drafts, config.methods, config.mode)
+            self._meters.drafted(known.totals, config.methods, config.mode)
 
     # --- events and actions ------------------------------------------------------------
 
@@ -260,7 +261,7 @@ class Recorder:
             if reason:
                 self._meters.fallback(reason)
         known.storing[record.round] = at
-        known.drafts.add(record)
+        known.totals.add(record)
         known.near_ties += record.near_ties
         self._meters.round(record, outcome)
         if known.spans is not None:
@@ -327,7 +328,7 @@ def _result_attributes(known: _Session) -> dict[str, AttributeValue]:
     about: dict[str, AttributeValue] = {
         names.OUTPUT_TOKENS: known.emitted,
         names.EMITTED_TOKENS: known.emitted,
-        names.ROUNDS: known.drafts.target_steps,
+        names.ROUNDS: known.totals.target_steps,
         names.NEAR_TIES: known.near_ties,
     }
     if known.emitted:

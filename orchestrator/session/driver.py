@@ -42,7 +42,7 @@ from orchestrator.core.events import (
     WorkerAttached,
     WorkerLost,
 )
-from orchestrator.core.logprobs import rows_fit
+from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import Phase, State
 from orchestrator.frontdoor.requests import SessionSpec
@@ -170,10 +170,8 @@ class SessionDriver:
         if attached is None or (attached.worker, attached.epoch) != (worker, scores.epoch):
             return
         asked, known = self.spec.sampling.prompt_logprobs, output.prompt_known + 1
-        rows = scores.rows[max(0, known - scores.position) :]
-        behind = scores.position <= known and len(rows) <= output.prompt_missing
-        config = self.state.config
-        if not behind or not rows_fit(rows, asked or 0, config.vocab_size):
+        rows = new_rows(scores.rows, scores.position, known, output.prompt_missing)
+        if rows is None or not rows_fit(rows, asked or 0, self.state.config.vocab_size):
             self._refuse(worker, scores.epoch, "what it said of the prompt cannot be")
         elif rows:
             output.put_prompt(tuple(map(pack_row, rows)))

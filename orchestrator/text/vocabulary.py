@@ -7,13 +7,9 @@ both, one character may be spread over several tokens.
 
 from __future__ import annotations
 
-import re
-
 import tokenizers
 
-from services.contract.token_bytes import decoder_kinds, from_alphabet
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+from services.contract.token_bytes import decoder_kinds, from_alphabet, from_byte_token
 
 
 class Vocabulary:
@@ -52,8 +48,7 @@ class Vocabulary:
             return b""
         if self._byte_level:
             return from_alphabet(written)
-        match = _BYTE_TOKEN.fullmatch(written) if self._fallback else None
-        return bytes.fromhex(match[1]) if match else None
+        return from_byte_token(written) if self._fallback else None
 
     def _decodes_to_nothing(self, written: str) -> bool:
         token = self._tokenizer.token_to_id(written)

@@ -13,6 +13,7 @@ from paceline._sampling import SamplingOptions
 from paceline.by_name import numbers_of
 from paceline.errors import FieldViolation, InvalidArgument
 from paceline.results import Method
+from paceline.together import MOST_COMPLETIONS
 from paceline.v1 import inference_pb2 as pb
 
 _METHODS: dict[Method, int] = numbers_of(Method, pb.RejectionSampleMethod.DESCRIPTOR)
@@ -61,7 +62,6 @@ As in the OpenAI API it may have `tool_calls`, `tool_call_id`, `name` and `reaso
 `arguments` of a call are JSON, or a mapping.
 """
 
-MOST_COMPLETIONS = 16
 _SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
 _CONVERSATION = frozenset(field.name for field in pb.Conversation.DESCRIPTOR.fields)
 _TOP_LEVEL = frozenset(

@@ -18,10 +18,8 @@ from paceline._sessions import OpenSessions
 from paceline.errors import PacelineError, cut_short, typed
 from paceline.results import Event, Generation, Started
 from paceline.stream import calls, gather
-from paceline.together import together
+from paceline.together import completion_id, completion_seed, together
 from paceline.v1 import inference_pb2 as pb
-
-_SEEDS = 1 << 64
 
 
 class Completions:
@@ -76,7 +74,7 @@ def _alone(request: pb.GenerateRequest, index: int) -> pb.GenerateRequest:
     alone.CopyFrom(request)
     alone.ClearField("n")
     if request.n > 1:
-        alone.request_id = f"{request.request_id}.{index}"
+        alone.request_id = completion_id(request.request_id, index)
     return alone
 
 
@@ -150,7 +148,7 @@ async def _of_one_call(
 def _begin(first: Attempts, parts: Sequence[Attempts], started: Started) -> None:
     """One session exists, so all do; each can be resumed, or begun again with its seed."""
     for index, part in enumerate(parts):
-        part.begun((started.seed - started.index + index) % _SEEDS, first)
+        part.begun(completion_seed(started.seed, index - started.index), first)
 
 
 async def _numbered(events: AsyncIterator[Event], index: int) -> AsyncGenerator[Event, None]:

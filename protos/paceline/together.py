@@ -1,4 +1,4 @@
-"""Several streams as one, for servers and clients of several completions."""
+"""What servers and clients of several completions share: ids, seeds, and streams as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+MOST_COMPLETIONS = 16
+"""Of one request."""
+
+_SEEDS = 1 << 64
 _T = TypeVar("_T")
+
+
+def completion_id(request_id: str, index: int) -> str:
+    """The session of one of several completions."""
+    return f"{request_id}.{index}"
+
+
+def completion_seed(seed: int, index: int) -> int:
+    """Its seed, from that of the first; `index` may be negative, for the way back."""
+    return (seed + index) % _SEEDS
 
 
 class _Item(NamedTuple, Generic[_T]):

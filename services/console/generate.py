@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from paceline import Chunk, Client, Event, PacelineError
+from paceline.together import MOST_COMPLETIONS
 from rich.console import Console
 
 from services.cluster.asking import follow, question
@@ -23,7 +24,6 @@ from services.contract.sampling import NUMBERS
 from services.runtime.options import option, options
 
 INTERRUPTED = 130
-MOST_COMPLETIONS = 16
 
 T = TypeVar("T")
 

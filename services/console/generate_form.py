@@ -40,11 +40,10 @@ class Form:
         Raises StartError for more than one, for a start of none, and for a file that cannot be
         read.
         """
-        names = ("json_schema", "grammar", "structural_tag")
-        possible: dict[str, Any] = {name: _text(_flag(name), getattr(self, name)) for name in names}
-        possible |= {"regex": self.regex, "choice": self.choice}
-        order = ("json_schema", "regex", "choice", "grammar", "structural_tag")
-        given = {name: possible[name] for name in order if possible[name] is not None}
+        named: dict[str, Any] = {name: getattr(self, name) for name in _FORMS}
+        given = {name: value for name, value in named.items() if value is not None}
+        for name in given.keys() & _WRITTEN:
+            given[name] = _text(_flag(name), given[name])
         if len(given) > 1:
             flags = map(_flag, given)
             raise StartError(f"{' and '.join(flags)}: a text has one form; give one of them")
@@ -78,30 +77,32 @@ class Templated:
         given = {name: value for name, value in possible.items() if value is not None}
         if given and raw:
             raise StartError(f"{' and '.join(map(_flag, given))}: only without --raw")
-        return {name: _json(_flag(name), value, _KINDS[name]) for name, value in given.items()}
+        return {name: _json(_flag(name), value, *_KINDS[name]) for name, value in given.items()}
 
 
-_KINDS = {"tools": "list", "chat_template_kwargs": "dict"}
-_WORDS = {"list": "a list", "dict": "an object"}
+_FORMS = ("json_schema", "regex", "choice", "grammar", "structural_tag")
+_WRITTEN = {"json_schema", "grammar", "structural_tag"}
+"""Those that may be in a file."""
+_KINDS = {"tools": (list, "a list"), "chat_template_kwargs": (dict, "an object")}
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _json(flag: str, given: str, kind: str) -> Any:
+def _json(flag: str, given: str, kind: type, words: str) -> Any:
     try:
-        value = json.loads(_text(flag, given) or "")
+        value = json.loads(_text(flag, given))
     except ValueError as error:
         raise StartError(f"{flag}: not JSON: {error}") from error
-    if type(value).__name__ != kind:
-        raise StartError(f"{flag}: not {_WORDS[kind]} as JSON")
+    if not isinstance(value, kind):
+        raise StartError(f"{flag}: not {words} as JSON")
     return value
 
 
-def _text(flag: str, given: str | None) -> str | None:
+def _text(flag: str, given: str) -> str:
     """What was given, or the file after an @."""
-    if given is None or not given.startswith("@"):
+    if not given.startswith("@"):
         return given
     path = Path(given[1:])
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 
@@ -15,6 +16,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 ALPHABET = byte_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def from_alphabet(written: str) -> bytes:
@@ -24,6 +26,12 @@ def from_alphabet(written: str) -> bytes:
     except KeyError:
         # An added token is written as it is.
         return written.encode()
+
+
+def from_byte_token(written: str) -> bytes | None:
+    """The byte of a token such as `<0x0A>`; None for any other token."""
+    match = _BYTE_TOKEN.fullmatch(written)
+    return bytes.fromhex(match[1]) if match else None
 
 
 def decoder_kinds(decoder: bytes) -> list[str]:

@@ -340,6 +340,21 @@ class Placed(Generic[K]):
             return list(range(self.base, self.past + self.count))
         return [self.base + depth for depth in node_depths(self.parents)]
 
+    @property
+    def ways(self) -> list[list[int]]:
+        """Of a tree, for each new leaf the places in the cache from the root's child down to it."""
+        parents = self.parents or ()
+        new = range(self.past - self.base, len(parents))
+        inner = {parents[node] for node in new}
+        return [self._way(parents, leaf) for leaf in new if leaf not in inner]
+
+    def _way(self, parents: Sequence[int], leaf: int) -> list[int]:
+        way = []
+        while leaf >= 0:
+            way.append(self.base + leaf)
+            leaf = parents[leaf]
+        return way[::-1]
+
 
 def place(segment: Segment, kind: type[K]) -> Placed[K]:
     """Where a segment goes; raises ValueError, with nothing changed, where it does not fit.

@@ -66,12 +66,9 @@ def incoming_score(message: pb.ScoreRequest) -> IncomingScore:
 
 def read_score(message: pb.ScoreRequest) -> ScoreRequest:
     """What such a message asks for, unchecked."""
-    kind = message.WhichOneof("context")
     context = GenerationRequest(
+        **_input(message, message.WhichOneof("context")),
         model=message.model if message.HasField("model") else None,
-        prompt=message.prompt if kind == "prompt" else None,
-        tokens=message.tokens.ids if kind == "tokens" else None,
-        conversation=_conversation(message.conversation) if kind == "conversation" else None,
         ephemeral=message.ephemeral,
     )
     continuations = list(map(_continuation, message.continuations))
@@ -93,15 +90,25 @@ def _calls(messages: Sequence[pb.Message]) -> int:
 
 def read_request(message: pb.GenerateRequest) -> GenerationRequest:
     """What a message asks for, unchecked; no list is copied."""
-    kind = message.WhichOneof("input")
     return GenerationRequest(
         **_plain(_REQUEST, message),
-        prompt=message.prompt if kind == "prompt" else None,
-        tokens=message.tokens.ids if kind == "tokens" else None,
-        conversation=_conversation(message.conversation) if kind == "conversation" else None,
+        **_input(message, message.WhichOneof("input")),
         sampling=_sampling(message.sampling),
         speculation=_speculation(message.speculation),
     )
+
+
+def _input(message: pb.GenerateRequest | pb.ScoreRequest, kind: str | None) -> dict[str, Any]:
+    """What a prompt or a context is given as, by the name of its kind."""
+    match kind:
+        case "prompt":
+            return {kind: message.prompt}
+        case "tokens":
+            return {kind: message.tokens.ids}
+        case "conversation":
+            return {kind: _conversation(message.conversation)}
+        case _:
+            return {}
 
 
 def _conversation(message: pb.Conversation) -> ConversationRequest:

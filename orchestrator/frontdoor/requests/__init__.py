@@ -23,7 +23,7 @@ from orchestrator.frontdoor.requests.scores import (
     build_score,
     check_score_counts,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
+from orchestrator.frontdoor.requests.spec import SessionSpec
 
 __all__ = [
     "FITTING",
@@ -46,7 +46,6 @@ __all__ = [
     "build_spec",
     "check_counts",
     "check_score_counts",
-    "completion_id",
     "dump_spec",
     "load_spec",
     "parse_defaults",

@@ -11,12 +11,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from paceline.together import MOST_COMPLETIONS, completion_id
+
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.format_start import format_start
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.modes import resolve_mode
-from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_SESSION_ID, PRIORITY
+from orchestrator.frontdoor.requests.ranges import MAX_SESSION_ID, PRIORITY
 from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import (
     check_sampling,
@@ -24,7 +26,7 @@ from orchestrator.frontdoor.requests.sampling import (
     stop_strings,
     stop_token_ids,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id, content_digest
+from orchestrator.frontdoor.requests.spec import SessionSpec, content_digest
 from orchestrator.frontdoor.requests.speculation import (
     asked_rule,
     asks_for_chains,
@@ -103,7 +105,7 @@ def _check_names(request: GenerationRequest, model: ServedModel) -> None:
 
 def _check_n(request: GenerationRequest) -> None:
     count = 1 if request.n is None else request.n
-    require(1 <= count <= MAX_COMPLETIONS, "n", count, f"1 to {MAX_COMPLETIONS}")
+    require(1 <= count <= MOST_COMPLETIONS, "n", count, f"1 to {MOST_COMPLETIONS}")
     if count == 1 or request.request_id is None:
         return
     longest = MAX_SESSION_ID - len(completion_id("", count - 1))

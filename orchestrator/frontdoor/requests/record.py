@@ -7,10 +7,11 @@ from dataclasses import asdict, fields, replace
 from itertools import chain
 from typing import Any
 
+from paceline.together import MOST_COMPLETIONS
+
 from orchestrator.frontdoor.requests.ranges import (
     BIAS,
     MAX_CANDIDATES,
-    MAX_COMPLETIONS,
     MAX_LOGPROBS,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
@@ -166,7 +167,7 @@ def _sound(spec: SessionSpec) -> bool:
         and _count(spec.seed, 2**64)
         and (spec.window_cap is None or _count(spec.window_cap, MAX_SPECULATIVE_TOKENS + 1))
         and _count(spec.num_candidates, MAX_CANDIDATES + 1, least=1)
-        and _count(spec.n, MAX_COMPLETIONS + 1, least=1)
+        and _count(spec.n, MOST_COMPLETIONS + 1, least=1)
         and _count(spec.index, spec.n)
         and _number(spec.priority, PRIORITY)
         and isinstance(spec.priority, int)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from paceline.together import completion_id, completion_seed
+
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.types import ResolvedSampling, VerifyMode
 
@@ -57,7 +59,7 @@ class SessionSpec:
             replace(
                 self,
                 session=completion_id(self.session, index),
-                seed=(seed + index) % _SEEDS,
+                seed=completion_seed(seed, index),
                 index=index,
             )
             for index in range(self.n)
@@ -75,7 +77,6 @@ class SessionSpec:
         )
 
 
-_SEEDS = 1 << 64
 _PART = 1 << 16
 """Characters that are written as JSON at a time: the interpreter is locked meanwhile."""
 
@@ -85,11 +86,6 @@ NEWER_SAMPLING = ("response_format", "allowed_token_ids", "bad_words", "prompt_l
 # No part of a request's content: the id, what the input and the rule became,
 # and the digest itself.
 _NO_CONTENT = ("session", "prompt", "mode", "digest", "index")
-
-
-def completion_id(request_id: str, index: int) -> str:
-    """The session of one of several completions."""
-    return f"{request_id}.{index}"
 
 
 def content_digest(

@@ -53,22 +53,39 @@ def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:
 
 def bundle_of(name: str, cache_dir: Path | None = None) -> TokenizerBundle:
     """The tokenizer of a model whose weights are not loaded; StartError when there is none."""
-    from transformers import AutoConfig, GenerationConfig
-
     source, cache = locate(name), cache_folder(cache_dir)
     if source.suffix == ".gguf":
         source = converted(source, file_digest(source, cache / "digests"), "float32", cache)
+    return bundle_beside(source, read_config(source, name), name)
+
+
+def bundle_beside(folder: Path, config: Any, name: str) -> TokenizerBundle:
+    """The same of a folder whose configuration is read."""
+    generation = read_generation_config(folder, name, config)
+    model = SimpleNamespace(config=config, generation_config=generation)
+    return read_bundle(folder, model, name)
+
+
+def read_config(folder: Path, name: str) -> Any:
+    """The configuration of a saved model; StartError, one line, when it is broken."""
+    from transformers import AutoConfig
+
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        generation = GenerationConfig.from_model_config(config)
-        if (source / "generation_config.json").is_file():
-            generation = GenerationConfig.from_pretrained(source, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise StartError(f"model {name}: {one_line(error)}") from error
-    model = SimpleNamespace(
-        generation_config=generation, config=SimpleNamespace(get_text_config=config.get_text_config)
-    )
-    return read_bundle(source, model, name)
+
+
+def read_generation_config(folder: Path, name: str, config: Any) -> Any:
+    """The generation settings that a model was saved with, or those that follow from `config`."""
+    from transformers import GenerationConfig
+
+    try:
+        if (folder / "generation_config.json").is_file():
+            return GenerationConfig.from_pretrained(folder, local_files_only=True)
+        return GenerationConfig.from_model_config(config)
+    except Exception as error:
+        raise StartError(f"model {name}: {one_line(error)}") from error
 
 
 def _canonical(tokenizer_json: str) -> str:

@@ -6,13 +6,13 @@ Of the target only configuration, tokenizer and, where the head has none, embedd
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.bundle import read_bundle
+from services.engine.checkpoint.bundle import bundle_beside
+from services.engine.checkpoint.bundle import read_config as read_target
 from services.engine.checkpoint.files import (
     cache_folder,
     locate,
@@ -57,7 +57,7 @@ def load_head(spec: ModelSpec) -> EagleEngine:
         require_weights(made, config.target_weights, name, weights)
     if source.suffix == ".gguf":
         source = converted(source, file_digest(source, cache / "digests"), spec.read_dtype, cache)
-    described = saved.read_config(source, name)
+    described = read_target(source, name)
     states = check_target(folder, config, described.get_text_config(), name)
     tensors = HeadTensors(folder, config, len(states))
     embeddings = _embeddings(folder, config, tensors, source)
@@ -121,12 +121,10 @@ def _embeddings(folder: Path, config: HeadConfig, tensors: HeadTensors, source: 
 
 def _target(source: Path, described: Any, name: str) -> Target:
     text = described.get_text_config()
-    generation = saved.read_generation_config(source, name, described)
-    model = SimpleNamespace(config=described, generation_config=generation)
     return Target(
         text.num_hidden_layers,
         text.hidden_size,
         text.vocab_size,
         max_context(text, None),
-        read_bundle(source, model, name),
+        bundle_beside(source, described, name),
     )

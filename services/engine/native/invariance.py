@@ -97,10 +97,12 @@ class InvariantLinear(PackedLinear):
 
     def _lacking(self, count: int, *, adds: bool) -> int | None:
         """Rows of zeros that so many rows want; measured once for all products of a shape."""
+        if count > _EXACT and (short := -count % _COARSE):
+            more = self._lacking(count + short, adds=adds)
+            return None if more is None else short + more
         key = (type(self), self.in_features, self.out_features, self._dtype, adds, count)
         if key not in self._known:
-            start = 0 if count <= _EXACT else -count % _COARSE
-            tried = range(start, start + _MOST_PADDING)
+            tried = range(_MOST_PADDING)
             self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
         return self._known[key]
 

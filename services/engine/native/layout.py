@@ -35,6 +35,7 @@ class Piece:
         self.logits_from = segment.logits_from
         self.places = placed.places
         """Position of every token from `base` on."""
+        self._placed = placed
 
     @property
     def positions(self) -> list[int]:
@@ -56,16 +57,11 @@ class Piece:
 
         The rows are the last ones of the way.
         """
-        assert self.parents is not None
-        old, inner, had = len(self.parents) - self.count, set(self.parents), set[int]()
-        for leaf in range(old, len(self.parents)):
-            if leaf in inner:
-                continue
-            way = _path(self.parents, leaf)
-            fresh = [node for node in way if node >= old and node not in had]
+        had = set[int]()
+        for way in self._placed.ways:
+            fresh = [place for place in way if place >= self.past and place not in had]
             had.update(fresh)
-            places = [*range(self.base), *(self.base + node for node in way)]
-            yield [node - old for node in fresh], places
+            yield [place - self.past for place in fresh], [*range(self.base), *way]
 
     def reach(self, key: Tensor, value: Tensor) -> Memory:
         """The cache's memory, with room for these rows."""
@@ -79,15 +75,6 @@ class Piece:
         if self.parents is not None:
             visible[:, self.base :] = _ancestors(self.parents)[-self.count :]
         return visible if window is None else visible & (keys > rows - window)
-
-
-def _path(parents: Sequence[int], leaf: int) -> list[int]:
-    """The nodes from the root's child down to a leaf."""
-    path = []
-    while leaf >= 0:
-        path.append(leaf)
-        leaf = parents[leaf]
-    return path[::-1]
 
 
 def _ancestors(parents: tuple[int, ...]) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.bundle import read_bundle
+from services.engine.checkpoint.bundle import read_bundle, read_config, read_generation_config
 from services.engine.checkpoint.files import (
     cache_folder,
     locate,
@@ -90,10 +90,10 @@ def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     require_weights(made, header.base_weights, name, weights_of(source, name, cache))
     if source.suffix == ".gguf":
         source = converted(source, file_digest(source, cache / "digests"), spec.read_dtype, cache)
-    config, embeddings = base.read_config(source, name), base.SavedTensors(source)
+    config, embeddings = read_config(source, name), base.SavedTensors(source)
     student = storage.load_student(folder, config, embeddings, getattr(torch, spec.read_dtype))
     model = place(student.model, spec.model, spec.device)
-    model.generation_config = base.read_generation_config(source, name, config)
+    model.generation_config = read_generation_config(source, name, config)
     bundle = read_bundle(source, model, name)
     digests = [file_digest(file, cache / "digests") for file in storage.files_of(folder)]
     fingerprint = combine(*digests, header.base_weights, spec.dtype)

@@ -4,8 +4,8 @@ Made once a step, for all layers. Rows of many sessions with texts of about the 
 length are attended to in one go, padded to the longest; a long run of rows is cut, so that
 its scores stay in the processor's caches and each part reads only what comes before it.
 
-In a batch-invariant step the row of a tree reads the text on
-its path in one piece, as the row of a chain does: each way to a leaf is a run of its own.
+In a batch-invariant step the row of a tree reads the text on its path in one piece, as the row
+of a chain does: each way to a leaf is a run of its own.
 """
 
 from __future__ import annotations
@@ -298,8 +298,9 @@ class Paging:
         self, piece: Rows, memory: Memory, window: int | None, query: Tensor
     ) -> Iterator[_Run]:
         # Keys are weighed in parts, which have to begin at the same ones for every row.
-        part = self._steady.keys or PAGE if self._steady is not None else PAGE
-        if self._steady is not None and not piece.chained:
+        steady = self._steady
+        part = PAGE if steady is None or steady.keys is None else steady.keys
+        if steady is not None and not piece.chained:
             return _ways(cast("TreeRows", piece), memory, window, part // PAGE)
         row_bytes = query.shape[1] * query.element_size()
         return _runs(piece, memory, window, row_bytes, query.device, part // PAGE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.contract.errors import StartError
 from services.engine import invariance_check
-from services.engine.checkpoint.bundle import read_bundle
+from services.engine.checkpoint.bundle import read_bundle, read_config
 from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
 from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
 from services.engine.checkpoint.gguf import converted
@@ -211,13 +211,7 @@ def _source(spec: ModelSpec) -> tuple[Path, str]:
 
 
 def _config(spec: ModelSpec) -> Any:
-    from transformers import AutoConfig
-
-    folder, _ = _source(spec)
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise StartError(f"model {spec.model}: {one_line(error)}") from error
+    return read_config(_source(spec)[0], spec.model)
 
 
 def _described(folder: Path, config: Any) -> Any:

@@ -154,12 +154,8 @@ def _chain(work: Work, index: int) -> list[Chain]:
 def _chains(work: Work, index: int) -> list[Chain]:
     """One for each new leaf, what is held of most of them first; each row once."""
     placed, cache = work.placed, work.placed.cache
-    parents = placed.parents or ()
-    new = range(placed.past - placed.base, placed.past - placed.base + placed.count)
-    inner = {parents[node] for node in new}
     base = placed.base
-    paths = [_path(placed, parents, leaf) for leaf in new if leaf not in inner]
-    paths.sort(key=lambda path: cache.matching(base, path), reverse=True)
+    paths = sorted(placed.ways, key=lambda path: cache.matching(base, path), reverse=True)
     seen, chains = set[int](), []
     for path in paths:
         start = cache.matching(base, path)
@@ -172,14 +168,6 @@ def _chains(work: Work, index: int) -> list[Chain]:
         seen.update(numbers)
         chains.append(Chain(work, start, numbers, list(map(work.token, numbers)), rows))
     return chains
-
-
-def _path(placed: Placed[BlockCache], parents: Sequence[int], leaf: int) -> list[int]:
-    path, node = [], leaf
-    while node >= 0:
-        path.append(placed.base + node)
-        node = parents[node]
-    return path[::-1]
 
 
 class Passes:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
 from services.contract.types import TokenizerBundle
-from services.engine.checkpoint.bundle import read_bundle
+from services.engine.checkpoint.bundle import read_bundle, read_config, read_generation_config
 from services.engine.checkpoint.files import locate, one_line, weights_digest
 from services.engine.checkpoint.fingerprint import file_digest
 from services.engine.checkpoint.gguf import converted
@@ -21,7 +21,6 @@ from services.engine.limits import max_context
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.engine.native.loading import read_folder
 from services.engine.native.student import Student, cut, is_draft, shell
-from services.engine.native.student.base import read_config, read_generation_config
 from services.engine.spec import DEFAULT_CACHE_DIR, ModelSpec
 
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import tokenizers
 
 from services.contract.errors import StartError
-from services.contract.token_bytes import ALPHABET, decoder_kinds, from_alphabet
+from services.contract.token_bytes import ALPHABET, decoder_kinds, from_alphabet, from_byte_token
 from services.contract.types import TokenizerBundle
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LAST_PIECE = re.compile(rb"(?:\s?[\w\x80-\xff]+|\s?[^\s\w\x80-\xff]+|\s+)\Z")
 _LONGEST_PIECE = 64
 _ANCHORS = ("\n", ".", "x")
@@ -156,8 +155,8 @@ class Coder:
             return self._added[token].encode()
         if self._byte_level:
             return from_alphabet(written)
-        match = _BYTE_TOKEN.fullmatch(written)
-        return bytes.fromhex(match[1]) if match else written.replace("\u2581", " ").encode()
+        single = from_byte_token(written)
+        return written.replace("\u2581", " ").encode() if single is None else single
 
 
 def settled(data: bytes) -> int:

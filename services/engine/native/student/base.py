@@ -1,14 +1,11 @@
-"""What a student needs of its saved base: configuration, generation settings, embeddings.
+"""What a student needs of the weights of its saved base: its embeddings.
 
 The base's other weights are never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -48,31 +45,3 @@ class SavedTensors:
         if len(found) != 1:
             raise ValueError(f"its base has no tensor {name}")
         return found[0]
-
-
-def read_config(folder: Path, name: str) -> Any:
-    """The base's configuration; StartError, one line, when it is broken."""
-    from transformers import AutoConfig
-
-    with _one_line(name):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-def read_generation_config(folder: Path, name: str, config: Any) -> Any:
-    """The generation settings that a model was saved with, or those that follow from `config`."""
-    from transformers import GenerationConfig
-
-    with _one_line(name):
-        if (folder / "generation_config.json").is_file():
-            return GenerationConfig.from_pretrained(folder, local_files_only=True)
-        return GenerationConfig.from_model_config(config)
-
-
-@contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Turn what goes wrong inside into a StartError that names the model."""
-    try:
-        yield
-    except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise StartError(f"model {name}: {type(error).__name__}: {first[:300]}") from error
