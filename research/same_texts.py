@@ -32,9 +32,8 @@ class Asking:
         self._client = client
         self._tokens = asked.tokens
         prompts = [one.text for one in load_prompts(SPEC_BENCH, 240)]
-        self._asked = [
-            (prompt, draw) for draw, prompt in zip(range(asked.texts), itertools.cycle(prompts))
-        ]
+        draws = range(asked.first, asked.first + asked.texts)
+        self._asked = [(prompts[draw % len(prompts)], draw) for draw in draws]
 
     async def plain(self, *, greedy: bool) -> list[Generation]:
         """Each alone, without drafts."""
@@ -100,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = measuring_parser(__doc__, dtype="bfloat16", tokens=32)
     made.add_argument("--texts", type=int, default=500, help="of each kind")
+    made.add_argument("--first", type=int, default=0, help="number of the first; also its seed")
     made.add_argument("--batch-invariant", action="store_true", help="the mode")
     return made
 

@@ -21,12 +21,12 @@ from services.training.distill.texts import Text
 KEPT = 8
 LEAST = 0.015
 """Tokens kept of a mean distribution, and how likely the least of them is."""
-_READ = 16
-_BACKED_OFF = 0.003
+READ = 16
+BACKED_OFF = 0.003
 """The probability that a shorter context gives a token that it does not list."""
-_CHANCE = 0.6
+CHANCE = 0.6
 """Discount of a context's count: one that was seen once may never come again."""
-_HEAD_BYTES = 6
+HEAD_BYTES = 6
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -71,8 +71,8 @@ def _read(texts: Sequence[Text]) -> tuple[list[Ints], Ints, Floats]:
         for order in range(ORDERS):
             key = _extended(key, tokens[text.prefixes + ORDERS - 1 - order])
             keys[order].append(key.astype(np.int64))
-    ids = np.concatenate([text.law_ids[:, :_READ] for text in texts]).astype(np.int64)
-    logs = np.concatenate([text.law_logs[:, :_READ] for text in texts]).astype(np.float64)
+    ids = np.concatenate([text.law_ids[:, :READ] for text in texts]).astype(np.int64)
+    logs = np.concatenate([text.law_logs[:, :READ] for text in texts]).astype(np.float64)
     return [np.concatenate(part) for part in keys], ids, np.exp(logs)
 
 
@@ -110,8 +110,8 @@ def _worth(
         told = mean.chances * np.log(mean.chances / _backed_off(means, order, vocab_size))
         total = np.bincount(mean.owners, weights=told, minlength=len(mean.keys))
         entries = np.bincount(mean.owners, minlength=len(mean.keys))
-        size = _HEAD_BYTES + width * entries
-        worths.append(np.where(entries > 0, (mean.counts - _CHANCE) * total / size, 0.0))
+        size = HEAD_BYTES + width * entries
+        worths.append(np.where(entries > 0, (mean.counts - CHANCE) * total / size, 0.0))
         sizes.append(size)
     worth, size = np.concatenate(worths), np.concatenate(sizes)
     best = np.argsort(-worth, kind="stable")
@@ -124,7 +124,7 @@ def _worth(
 def _backed_off(means: Sequence[Mean], order: int, vocab_size: int) -> Floats:
     """For each entry, what the next shorter context says of its token."""
     mean = means[order]
-    floor = np.full(len(mean.ids), _BACKED_OFF)
+    floor = np.full(len(mean.ids), BACKED_OFF)
     if not order:
         return floor
     shorter = means[order - 1]
