@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import gather
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
@@ -118,10 +119,11 @@ class Inference:
         options: Options,
         forms: ResponseFormats | None = None,
         work: Work | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`forms`: checks which response formats can be served; see `stop_compiling`.
 
-        `work`: counts what each tenant's requests cost.
+        `work`: counts what each tenant's requests cost. `clock`: of all events, in seconds.
         """
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
@@ -129,8 +131,9 @@ class Inference:
         self._line = WaitingLine(self._ask_soon)
         most_tokens = options.max_tokens_in_flight
         self._admission = Admission(
-            options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
+            options.max_sessions, most_tokens, pool.memory, clock, options.logprobs_memory
         )
+        self._clock = clock
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
@@ -681,6 +684,7 @@ class Inference:
             logprobs_kept=self._options.logprobs_kept,
             company=partial(self._company, spec, key.tenant),
             line=self._line,
+            clock=self._clock,
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(

@@ -85,13 +85,15 @@ class SessionDriver:
         logprobs_kept: int = LOGPROBS_KEPT,
         company: Callable[[], Collection[str]] = tuple,
         line: WaitingLine | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`text` has taken `state.committed`, which is stored already.
 
         `beyond`: the answer to a reader that is ahead and sends no hash. `company`: the verifiers
-        of the other completions of its request. `line`: who else waits for a verifier.
+        of the other completions of its request. `line`: who else waits for a verifier. `clock`: of
+        every event, in seconds.
         """
-        self.key = key
+        self.key, self.now = key, clock
         self.name = state.config.session
         self.spec = spec
         self.state = state
@@ -127,10 +129,6 @@ class SessionDriver:
             on_refused=self._on_refused,
         )
         self.output.put_all(state.committed, text.pieces())
-
-    def now(self) -> float:
-        """The clock of every event."""
-        return time.monotonic()
 
     # --- events in --------------------------------------------------------------------
 

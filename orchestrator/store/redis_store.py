@@ -58,15 +58,16 @@ class RedisSessionStore:
         writer_options: WriterOptions | None = None,
         on_dropped: Callable[[int], None] = lambda _: None,
         on_fenced: Callable[[], None] = lambda: None,
+        servers: OneServer | ClusterServers | None = None,
     ) -> None:
-        """Who counts what goes wrong.
+        """`servers`: what calls go to, if not to those of the client.
 
         `on_dropped`: commits that a `relaxed` store did not take in time; `on_fenced`: writes
         refused because the session has another owner.
         """
         self._client = client
         self._options = options or StoreOptions()
-        self._delivery = _delivery(client, writer_options or WriterOptions())
+        self._delivery = servers or _delivery(client, writer_options or WriterOptions())
         self._writer = _sender(self._delivery, writer_options, on_fenced)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)

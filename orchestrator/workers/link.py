@@ -107,8 +107,9 @@ class WorkerLink:
         dialing: Dialing | None = None,
         awake: AwakeClock | None = None,
         on_states: OnStates | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`awake`: the clock of this process; the caller of `check` beats it.
+        """`awake`: the clock of this process; the caller of `check` beats it, by `clock`.
 
         `on_states` is told of states that are sent and dropped.
         """
@@ -128,7 +129,8 @@ class WorkerLink:
         self._on_states = on_states
         self._state_room = StateRoom(self._limits.states, on_states)
         self._wake = asyncio.Event()
-        self._awake = awake or AwakeClock(CHECK_EVERY, time.monotonic())
+        self._clock = clock
+        self._awake = awake or AwakeClock(CHECK_EVERY, clock())
         self._detector = Detector(self._limits.silence)
         self._openings = Openings()
         self._moved_at = 0.0
@@ -211,7 +213,7 @@ class WorkerLink:
     @property
     def _now(self) -> float:
         """Seconds for which this process could listen."""
-        return self._awake.at(time.monotonic())
+        return self._awake.at(self._clock())
 
     async def fetch_tokenizer(self) -> TokenizerBundle:
         """The verifier's tokenizer, template and generation config."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -77,10 +77,13 @@ class WorkerPool:
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
         on_states: OnStates | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        make_link: Callable[..., WorkerLink] = WorkerLink,
     ) -> None:
         """`model` is the only model id to accept; empty = that of the first verifier.
 
         `on_states` is told of the target's states that are sent to drafters, and dropped.
+        `make_link` is called as `WorkerLink` is.
         """
         self._id = orchestrator_id
         self._model = model
@@ -91,7 +94,8 @@ class WorkerPool:
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
         self._prefix_affinity = PrefixAffinity()
-        self._awake = AwakeClock(CHECK_EVERY, time.monotonic())
+        self._clock, self._make_link = clock, make_link
+        self._awake = AwakeClock(CHECK_EVERY, clock())
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
         self._checker: asyncio.TimerHandle | None = None
@@ -105,7 +109,7 @@ class WorkerPool:
 
     def start(self) -> None:
         """Begin to watch for workers that stall."""
-        self._awake.beat(time.monotonic())
+        self._awake.beat(self._clock())
         self._check_later()
 
     async def close(self) -> None:
@@ -128,7 +132,7 @@ class WorkerPool:
                 closing.add_done_callback(self._closing.discard)
 
     def _add(self, role: Role, address: str) -> None:
-        link = WorkerLink(
+        link = self._make_link(
             address,
             role,
             self._id,
@@ -139,6 +143,7 @@ class WorkerPool:
             dialing=self._dialing,
             awake=self._awake,
             on_states=self._on_states,
+            clock=self._clock,
         )
         self._links[role, address] = link
         link.start()
@@ -377,8 +382,8 @@ class WorkerPool:
 
     async def settle(self, timeout: float) -> None:
         """Wait until every worker known by now is connected or has a problem."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+        deadline = self._clock() + timeout
+        while self._clock() < deadline:
             if all(link.up or link.problem for link in self._links.values()):
                 return
             await asyncio.sleep(SETTLE_EVERY)
@@ -391,7 +396,7 @@ class WorkerPool:
     def _check(self) -> None:
         """Cut off stalled workers. After a stall of our own, pending messages are read first."""
         self._check_later()
-        late = self._awake.beat(time.monotonic())
+        late = self._awake.beat(self._clock())
         if late > STANDSTILL:
             log.warning("this process stood still for %.1f s", late)
             if self._sessions is not None:

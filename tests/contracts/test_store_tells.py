@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.main import _discover
-from orchestrator.settings import OrchestratorSettings
 from orchestrator.store import EmbeddedRedis, Outage, RedisSessionStore, WriterOptions
+from orchestrator.workers.discovery import discover
 from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
+from services.contract.types import Role
+from services.runtime.registry import WorkerRegistry
 from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.waiting import until
@@ -82,9 +83,10 @@ class NoWorkers:
 
 
 async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away():
-    absence, settings = Outage(), OrchestratorSettings.model_validate({})
+    absence = Outage()
     with EmbeddedRedis() as server:
-        looking = asyncio.create_task(_discover(settings, NoWorkers(), server.url, absence))
+        registry = WorkerRegistry(server.url)
+        looking = asyncio.create_task(discover(NoWorkers(), registry, {role: () for role in Role}, absence))
         await asyncio.sleep(0.1)
         assert absence.seconds == 0
         server.end_process()
