@@ -32,9 +32,11 @@ from orchestrator.store import (
     connect,
 )
 from orchestrator.store.store_health import watch
-from orchestrator.workers.discovery import discover
+from orchestrator.workers.discovery import Subsetting, discover
 from orchestrator.workers.link import LinkLimits
+from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.pool import Target, WorkerPool
+from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime import serving
@@ -103,8 +105,10 @@ async def _serve(settings: OrchestratorSettings) -> int:
             Role.VERIFIER: settings.verifier_addresses,
             Role.DRAFTER: settings.drafter_addresses,
         }
+        subsetting = await _subsetting(settings, url, stack)
         discovery = asyncio.create_task(
-            discover(pool, WorkerRegistry(url), fixed, registry_away), name="discovery"
+            discover(pool, WorkerRegistry(url), fixed, registry_away, subsetting),
+            name="discovery",
         )
         stack.push_async_callback(end, discovery)
         watching = asyncio.create_task(
@@ -231,6 +235,17 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
         dialing=settings.dialing(),
         on_states=recorder.states,
     )
+
+
+async def _subsetting(
+    settings: OrchestratorSettings, url: str, stack: AsyncExitStack
+) -> Subsetting | None:
+    """How to take a part of the workers, if asked for: others then know of this orchestrator."""
+    if not settings.worker_subset:
+        return None
+    me = Member(settings.orchestrator_id, settings.zone)
+    await stack.enter_async_context(Peer(url, me))
+    return Subsetting(me, settings.worker_subset, Peers(url))
 
 
 async def _before(stop: asyncio.Event, task: asyncio.Task[Target]) -> bool:

@@ -19,6 +19,7 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb
 
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
+from orchestrator.workers.placed import Placed
 from services.contract.errors import ProtocolError, StartError
 from services.contract.states import Fate, OnStates, StateRoom, portion, states_of
 from services.contract.types import (
@@ -120,6 +121,9 @@ class WorkerLink:
         self.draining = False
         self.up = False
         self.assigned: set[str] = set()
+        self.placed = Placed()
+        # Among equal workers, and whether the worker is beyond this orchestrator's subset.
+        self.order, self.visit = 0, False
         self.problem = ""
         self._hello = LinkHello(orchestrator_id)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
@@ -172,8 +176,11 @@ class WorkerLink:
             case OpenVerify() | OpenDraft():
                 tokens = len(command.prompt) + len(command.committed)
                 self._openings.send(command.session, tokens, self._now)
+                most = len(command.prompt) + command.sampling.max_tokens
+                self.placed.add(command.session, most)
             case CloseVerify() | CloseDraft():
                 self._openings.forget(command.session)
+                self.placed.drop(command.session)
 
     def _readable(self, opening: OpenDraft) -> OpenDraft:
         """Without a response format that an older drafter cannot read; it drafts as if for none."""
@@ -289,6 +296,7 @@ class WorkerLink:
         self._state_room = StateRoom(self._limits.states, self._on_states)
         self._call = call
         self._openings.clear()
+        self.placed = Placed()
         self._moved_at = self._now
         self._detector.begin(self._moved_at, self._awake.missed)
         self.progress, self.draining, self.up = Progress(), False, True
@@ -335,6 +343,7 @@ class WorkerLink:
                 if event.steps != self.progress.steps or not event.queued_tokens:
                     self._moved_at = self._now
                 self.progress = event
+                self.placed.reported()
                 return
             case Draining():
                 self.draining = True
@@ -344,6 +353,7 @@ class WorkerLink:
                 self._openings.opened(event.session, 0, self._now)
             case SessionFailed():
                 self._openings.forget(event.session)
+                self.placed.drop(event.session)
         self._on_event(self, event)
 
     def cut(self, reason: str) -> None:

@@ -8,14 +8,19 @@ from orchestrator.frontdoor.inference import Inference
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder
 from orchestrator.store import Outage, RedisSessionStore, StoreOptions
-from orchestrator.workers.discovery import discover
+from orchestrator.workers.discovery import Subsetting, discover
+from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.pool import WorkerPool
+from orchestrator.workers.subset import Member
 from research.size.redis_shards import Shards, SimulatedClient, SimulatedServers
 from research.size.virtual_loop import context_of
 from research.size.workers import SimulatedLink, Worker
 from services.contract.types import Role
 from services.runtime.registry import WorkerRegistry
 from services.runtime.telemetry import Telemetry
+
+FOREVER_S = 1e6
+"""Entries in the registry must outlive the simulation, whose seconds take longer."""
 
 
 class Broken(Exception):
@@ -32,10 +37,13 @@ class Orchestrator:
         shards: Shards,
         telemetry: Telemetry,
         hop_ms: float,
+        subset: int,
+        zone: str,
         **options: Any,
     ) -> None:
         """`options`: of `Options`."""
         self.name = name
+        self._me, self._subset = Member(name, zone), subset
         self.context = context_of(name)
         self.open: set[asyncio.Future[None]] = set()
         self.alive = True
@@ -53,7 +61,9 @@ class Orchestrator:
         self.pool.start()
         registry = WorkerRegistry("", client=client)
         fixed: dict[Role, tuple[str, ...]] = {Role.VERIFIER: (), Role.DRAFTER: ()}
-        self._finding = asyncio.create_task(discover(self.pool, registry, fixed, Outage()))
+        self._finding = asyncio.create_task(
+            discover(self.pool, registry, fixed, Outage(), await self._subsetting(client))
+        )
         target = await self.pool.ready(60.0)
         await self.pool.settle(60.0)
         recorder = Recorder(self._telemetry, clock=self._loop.time)
@@ -62,6 +72,12 @@ class Orchestrator:
             self.pool, target, self.store, recorder, options, clock=self._loop.time
         )
         self.pool.attach(self.inference)
+
+    async def _subsetting(self, client: Any) -> Subsetting | None:
+        if not self._subset:
+            return None
+        await Peer("", self._me, client=client, ttl_s=FOREVER_S).start()
+        return Subsetting(self._me, self._subset, Peers("", client=client))
 
     def kill(self, dead: set[str]) -> None:
         """The process is gone: nothing of it runs again, its links and its callers' calls break."""

@@ -62,7 +62,8 @@ class Server:
     def run(self, commands: Sequence[bytes]) -> tuple[list[Any], int]:
         """The replies, and their bytes."""
         self._socket.sendall(b"".join(commands))
-        replies, size = [], 0
+        replies: list[Any] = []
+        size = 0
         while len(replies) < len(commands):
             reply = self._reader.gets()
             if reply is not False:

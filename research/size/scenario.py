@@ -13,8 +13,9 @@ class Scenario:
 
     `sessions` of `tokens` each come within `seconds`, the share `in_bursts` of them in
     `bursts` bursts of `burst_s` seconds each. Their prompts are one of `prefixes` texts of `shared`
-    tokens, and `own` tokens behind. `kv_tokens`: of one verifier. At second `kill_at` the
-    share `killed` of the orchestrators dies.
+    tokens, and `own` tokens behind. `kv_tokens`: of one verifier. At second `event_at`
+    the share `killed` of the orchestrators dies, and `joining` more verifiers come. `subset`: as
+    `--worker-subset`.
     """
 
     sessions: int = 1000
@@ -30,8 +31,9 @@ class Scenario:
     shared: int = 256
     own: int = 64
     kv_tokens: int = 100_000
-    kill_at: float = 5.0
+    event_at: float = 5.0
     killed: float = 0.1
+    joining: int = 0
     max_sessions: int = 1024
     acceptance: float = 0.8
     chunk: int = 4
@@ -39,8 +41,13 @@ class Scenario:
     shards: int = 3
     call_us: float = 30.0
     subset: int = 0
+    zones: int = 1
     times: Times = field(default_factory=Times)
     seed: int = 1
+
+    def zone(self, number: int) -> str:
+        """Of the orchestrator or worker of a number: in turns."""
+        return f"zone-{number % self.zones}"
 
     def arrivals(self) -> Iterator[float]:
         """The second at which each session comes, in order."""

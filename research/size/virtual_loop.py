@@ -29,6 +29,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     `cpu`: seconds of this thread's CPU by owner; `dead`: owners whose callbacks are dropped.
     """
 
+    # Of the loop that is extended; typeshed does not have them.
+    _ready: Any
+    _scheduled: Any
+    _timer_cancelled_count: Any
+
     def __init__(self) -> None:
         super().__init__()
         self.cpu: defaultdict[str, float] = defaultdict(float)

@@ -29,8 +29,10 @@ _BUNDLE = bundle()
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What takes how long, in milliseconds: a step, each session in it, each new token of a prompt,
-    and one way to a worker."""
+    """What takes how long, in milliseconds.
+
+    A step, each session in it, each new token of a prompt, and one way to a worker.
+    """
 
     verify: float = 30.0
     verify_session: float = 0.2

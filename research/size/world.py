@@ -13,16 +13,13 @@ from typing import Any
 
 from orchestrator.store import EmbeddedRedis
 from research.size.clients import Clients, Heard
-from research.size.orchestrator import Orchestrator
+from research.size.orchestrator import FOREVER_S, Orchestrator
 from research.size.redis_shards import Server, Shards, SimulatedClient
 from research.size.scenario import Scenario
 from research.size.virtual_loop import VirtualLoop, context_of
 from research.size.workers import SimulatedLink, SizedVerifier, Worker, drafter, verifier
 from services.runtime.registry import Registration
 from services.runtime.telemetry import Telemetry
-
-FOREVER_S = 1e6
-"""The entries of the registry must outlive the simulation, whose seconds take longer."""
 
 
 @dataclass(slots=True)
@@ -75,11 +72,23 @@ def simulate(scenario: Scenario, during: Callable[[], Any] | None = None) -> Out
             return loop.run_until_complete(world.run(during))
         finally:
             gc.unfreeze()
+            world.leave()
+            _end_tasks(loop)
+            loop.close()
             asyncio.set_event_loop(None)
 
 
 async def _made(scenario: Scenario, server: Server, telemetry: Telemetry) -> "World":
     return World(scenario, server, telemetry)
+
+
+def _end_tasks(loop: VirtualLoop) -> None:
+    """Whatever still runs; nobody is dead any more."""
+    loop.dead.clear()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
 class World:
@@ -89,9 +98,8 @@ class World:
         self.scenario, self._server = scenario, server
         self._loop: Any = asyncio.get_running_loop()
         random, times = Random(f"{scenario.seed}/workers"), scenario.times
-        cached = scenario.kv_tokens // 32
         self.verifiers = [
-            verifier(number, times, scenario.kv_tokens, cached, random.uniform(0.0, 0.25))
+            self._verifier(number, random.uniform(0.0, 0.25))
             for number in range(scenario.verifiers)
         ]
         self.drafters = [
@@ -99,6 +107,8 @@ class World:
             for number in range(scenario.drafters)
         ]
         self.workers = {one.address: one for one in (*self.verifiers, *self.drafters)}
+        workers = (*enumerate(self.verifiers), *enumerate(self.drafters))
+        self._zones = {one.address: scenario.zone(number) for number, one in workers}
         self.shards = Shards(server, scenario.shards, scenario.call_us)
         self.orchestrators = [
             Orchestrator(
@@ -107,6 +117,8 @@ class World:
                 self.shards,
                 telemetry,
                 times.hop,
+                scenario.subset,
+                scenario.zone(number),
                 max_sessions=scenario.max_sessions,
                 num_speculative_tokens=scenario.window,
             )
@@ -118,7 +130,8 @@ class World:
 
     async def run(self, during: Callable[[], Any] | None = None) -> Outcome:
         """From the start of the processes to the end of the last session."""
-        await self._register()
+        for worker in self.workers.values():
+            await self._register(worker)
         starts = [
             self._loop.create_task(one.start(), context=one.context) for one in self.orchestrators
         ]
@@ -138,20 +151,24 @@ class World:
         self._sum_up()
         return self.outcome
 
-    async def _register(self) -> None:
-        """Every worker's entry, and its heartbeats."""
-        registry = context_of("registry")
-        for worker in self.workers.values():
-            client: Any = SimulatedClient(self.shards)
-            registration = Registration(
-                "",
-                worker.core.describe(),
-                worker.address,
-                worker.progress,
-                ttl_s=FOREVER_S,
-                client=client,
-            )
-            await self._loop.create_task(registration.start(), context=registry)
+    def leave(self) -> None:
+        """What happens from now on concerns no session."""
+        for one in self.orchestrators:
+            one.pool.attach(None)
+
+    async def _register(self, worker: Worker) -> None:
+        """Its entry, and its heartbeats."""
+        client: Any = SimulatedClient(self.shards)
+        registration = Registration(
+            "",
+            worker.core.describe(),
+            worker.address,
+            worker.progress,
+            zone=self._zones[worker.address],
+            ttl_s=FOREVER_S,
+            client=client,
+        )
+        await self._loop.create_task(registration.start(), context=context_of("registry"))
 
     async def _sessions(self) -> None:
         scenario, loop = self.scenario, self._loop
@@ -159,18 +176,28 @@ class World:
         self._redis_busy = self._server.busy_s()
         self._first = self._counted()
         self._look_at(0)
-        if scenario.killed:
-            loop.call_later(scenario.kill_at, self._kill)
+        loop.call_later(scenario.event_at, self._break)
         tasks = []
         for number, at in enumerate(scenario.arrivals()):
             await asyncio.sleep(max(0.0, zero + at - loop.time()))
             tasks.append(loop.create_task(self.clients.session(number)))
         await asyncio.gather(*tasks)
 
-    def _kill(self) -> None:
+    def _break(self) -> None:
+        """Orchestrators die, and verifiers join."""
         count = round(self.scenario.killed * len(self.orchestrators))
         for one in self.orchestrators[:count]:
             one.kill(self._loop.dead)
+        for number in range(self.scenario.joining):
+            made = self._verifier(len(self.verifiers), 0.01 * number)
+            self.verifiers.append(made)
+            self.workers[made.address] = made
+            self._zones[made.address] = self.scenario.zone(len(self.verifiers) - 1)
+            self._loop.create_task(self._register(made))
+
+    def _verifier(self, number: int, phase: float) -> Worker:
+        tokens = self.scenario.kv_tokens
+        return verifier(number, self.scenario.times, tokens, tokens // 32, phase)
 
     # --- figures ----------------------------------------------------------------------
 
@@ -187,7 +214,7 @@ class World:
         }
 
     def _own_cpu(self) -> float:
-        return sum(self._loop.cpu[one.name] for one in self.orchestrators)
+        return float(sum(self._loop.cpu[one.name] for one in self.orchestrators))
 
     def _look_at(self, second: int) -> None:
         self._loop.call_later(1.0, self._look_at, second + 1)

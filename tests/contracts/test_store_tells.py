@@ -78,15 +78,17 @@ async def test_a_store_that_nobody_waits_for_any_more_is_not_known_to_be_away(aw
 class NoWorkers:
     """A pool that is only told addresses."""
 
-    def set_addresses(self, role, addresses) -> None:
-        assert not addresses
+    def set_addresses(self, role, addresses, beyond) -> None:
+        assert not addresses and not beyond
 
 
 async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away():
     absence = Outage()
     with EmbeddedRedis() as server:
         registry = WorkerRegistry(server.url)
-        looking = asyncio.create_task(discover(NoWorkers(), registry, {role: () for role in Role}, absence))
+        looking = asyncio.create_task(
+            discover(NoWorkers(), registry, dict.fromkeys(Role, ()), absence)
+        )
         await asyncio.sleep(0.1)
         assert absence.seconds == 0
         server.end_process()
