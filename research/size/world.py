@@ -22,6 +22,9 @@ from services.runtime.registry import Registration
 from services.runtime.telemetry import Telemetry
 
 
+GRACE_S = 10.0
+
+
 @dataclass(slots=True)
 class Second:
     """What one second of the simulation held; CPU in seconds of this machine's."""
@@ -83,12 +86,14 @@ async def _made(scenario: Scenario, server: Server, telemetry: Telemetry) -> "Wo
 
 
 def _end_tasks(loop: VirtualLoop) -> None:
-    """Whatever still runs; nobody is dead any more."""
+    """Whatever still runs; what the dead were to be woken by is gone, so they are let lie."""
     loop.dead.clear()
-    left = asyncio.all_tasks(loop)
+    left: set[Any] = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    _, lying = loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
+    for task in lying:
+        task._log_destroy_pending = False
 
 
 class World:

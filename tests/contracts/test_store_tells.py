@@ -79,7 +79,8 @@ class NoWorkers:
     """A pool that is only told addresses."""
 
     def set_addresses(self, role, addresses, beyond) -> None:
-        assert not addresses and not beyond
+        assert not addresses
+        assert not beyond
 
 
 async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away():
