@@ -75,12 +75,12 @@ class SizedVerifier(KnownVerifier):
     def handle(self, link: int, command: Any, arrived: float) -> None:
         """A session that does not fit is refused, as served."""
         match command:
-            case t.OpenVerify(name, epoch):
+            case t.OpenVerify(name):
                 tokens = len(command.prompt) + command.sampling.max_tokens
                 if self.used + tokens > self._capacity:
                     self.refused += 1
                     why = f"{self.used} of {self._capacity} tokens are in use"
-                    failed = t.SessionFailed(name, t.FailureReason.CAPACITY, why, epoch)
+                    failed = t.SessionFailed(name, t.FailureReason.CAPACITY, why, command.epoch)
                     self._emit(link, failed)
                     return
                 self.used += tokens
@@ -159,7 +159,7 @@ class Worker:
 
     def progress(self) -> t.Progress:
         """Its load."""
-        return replace(self.core.progress(), steps=self._steps)
+        return replace(self.core.progress(), steps=self._steps, links=self.links)
 
     def _drop(self, number: int) -> None:
         self._links.pop(number, None)
