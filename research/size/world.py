@@ -21,7 +21,6 @@ from research.size.workers import SimulatedLink, SizedVerifier, Worker, drafter,
 from services.runtime.registry import Registration
 from services.runtime.telemetry import Telemetry
 
-
 GRACE_S = 10.0
 
 

@@ -135,8 +135,8 @@ def test_with_a_subset_each_orchestrator_has_few_links_and_sessions_find_room_be
 
 def test_a_resumed_session_goes_back_to_its_verifier_beyond_the_subset():
     away = replace(
-        SMALL, verifiers=8, drafters=0, subset=2, sessions=24, killed=0.5, tokens=16, event_at=2.9, own=2000,
-        shared=32, prefixes=24, times=Times(verify=400.0, prefill=0.0),
+        SMALL, verifiers=8, drafters=0, subset=2, sessions=24, killed=0.5, tokens=16, own=2000,
+        event_at=2.9, shared=32, prefixes=24, times=Times(verify=400.0, prefill=0.0),
     )  # fmt: skip
     outcome = simulate(away)
     resumed = outcome.calls["acquire"]
