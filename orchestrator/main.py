@@ -32,9 +32,12 @@ from orchestrator.store import (
     connect,
 )
 from orchestrator.store.store_health import watch
+from orchestrator.workers.discovery import Subsetting, discover
 from orchestrator.workers.link import LinkLimits
+from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.pool import Target, WorkerPool
-from services.contract.errors import StartError, StoreError
+from orchestrator.workers.subset import Member
+from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime import serving
 from services.runtime.format_vetting import Vetting
@@ -50,7 +53,6 @@ from services.runtime.telemetry.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
 
-DISCOVER_EVERY = 0.5
 SETTLE_TIMEOUT = 3.0
 CALLS_PER_SESSION = 4
 # Of each message that waits for its turn; beyond them, a message comes at a MiB a round trip.
@@ -99,8 +101,14 @@ async def _serve(settings: OrchestratorSettings) -> int:
         registry_away = Outage()
         _show(telemetry, door, store, registry_away, pool)
         watch_memory(telemetry, pool.reports)
+        fixed = {
+            Role.VERIFIER: settings.verifier_addresses,
+            Role.DRAFTER: settings.drafter_addresses,
+        }
+        subsetting = await _subsetting(settings, url, stack)
         discovery = asyncio.create_task(
-            _discover(settings, pool, url, registry_away), name="discovery"
+            discover(pool, WorkerRegistry(url), fixed, registry_away, subsetting),
+            name="discovery",
         )
         stack.push_async_callback(end, discovery)
         watching = asyncio.create_task(
@@ -229,28 +237,15 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
     )
 
 
-async def _discover(
-    settings: OrchestratorSettings, pool: WorkerPool, url: str, away: Outage
-) -> None:
-    """Keep the pool's addresses equal to the settings and the registry."""
-    registry = WorkerRegistry(url)
-    fixed = {
-        Role.VERIFIER: set(settings.verifier_addresses),
-        Role.DRAFTER: set(settings.drafter_addresses),
-    }
-    while True:
-        try:
-            listed = await registry.list()
-            away.end()
-        except StoreError:
-            # The writer reports an absent Redis; links go on without it.
-            listed = None
-            away.begin()
-        for role, addresses in fixed.items():
-            if listed is not None:
-                found = {w.address for w in listed if w.description.role is role}
-                pool.set_addresses(role, addresses | found)
-        await asyncio.sleep(DISCOVER_EVERY)
+async def _subsetting(
+    settings: OrchestratorSettings, url: str, stack: AsyncExitStack
+) -> Subsetting | None:
+    """How to take a part of the workers, if asked for: others then know of this orchestrator."""
+    if not settings.worker_subset:
+        return None
+    me = Member(settings.orchestrator_id, settings.zone)
+    await stack.enter_async_context(Peer(url, me))
+    return Subsetting(me, settings.worker_subset, Peers(url))
 
 
 async def _before(stop: asyncio.Event, task: asyncio.Task[Target]) -> bool:

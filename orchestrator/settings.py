@@ -25,6 +25,12 @@ class OrchestratorSettings(LinkSettings):
     drafter_addresses: Words = Field(
         (), description="host:port of drafters, joined by commas, beside those in the registry"
     )
+    worker_subset: int = Field(
+        0,
+        ge=0,
+        description="workers of each role in the registry that this orchestrator is connected to; "
+        "it takes others only for sessions that need just them; 0: all of them",
+    )
     model: str = Field("", description="target model to accept; left out: the first verifier's")
     verifier_wait: float = Field(
         60.0, gt=0, description="seconds that a session waits for a verifier"

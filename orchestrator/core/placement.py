@@ -4,6 +4,11 @@ A verifier is chosen by free K/V and queue, a drafter by load among those whose 
 fits; a session stays where it is until its worker goes or drains. A verifier that computed the
 text's prefix is better than an idle one, but not than one with much less load: in a batch
 a session is cheap, a prompt never is. A stuck worker gets sessions only where there is no other.
+
+A report is up to a quarter of a second old, and every orchestrator has the same one. So what was
+placed since counts: in K/V as it is, and in the order of workers as if each orchestrator had placed
+as much (Dahlin, "Interpreting stale load information", 2000); else all of them would take the
+worker that was idle when it told. Equal workers come in an order of each orchestrator's own.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ class Candidate:
 
     `address`: where it listens; `assigned` counts the sessions this orchestrator has
     placed there; `stuck_s`: the seconds that it has been silent, or has left a command unread.
+    `fresh`, `fresh_tokens`: sessions placed there since the report, and the K/V they reserve;
+    `order`: among equal workers the least comes first.
     """
 
     description: WorkerDescription
@@ -35,6 +42,9 @@ class Candidate:
     draining: bool = False
     address: str = ""
     stuck_s: float = 0.0
+    fresh: int = 0
+    fresh_tokens: int = 0
+    order: int = 0
 
     @property
     def stuck(self) -> bool:
@@ -53,7 +63,8 @@ class Wanted:
     whose cached prefixes it may use. `states`: of the target, that a drafter of these methods may
     count on; a verifier that can tell them is better than another. `untold`: the session's verifier
     cannot, so a drafter has to have a method that needs none; the next verifier may tell them.
-    `company`: the verifiers of other completions of the same prompt.
+    `company`: the verifiers of other completions of the same prompt. `home`: the verifier that last
+    had the session, with another orchestrator.
     """
 
     role: Role
@@ -70,6 +81,7 @@ class Wanted:
     states: StateShape = NO_STATES
     untold: bool = False
     company: Collection[str] = ()
+    home: str = ""
 
 
 def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:
@@ -108,7 +120,13 @@ def _avoided(candidate: Candidate, wanted: Wanted) -> bool:
 
 def _load(candidate: Candidate) -> int:
     """Sessions there, as far as is known."""
-    return max(candidate.assigned, candidate.progress.sessions)
+    return max(candidate.assigned, candidate.progress.sessions + candidate.fresh)
+
+
+def _load_for_all(candidate: Candidate) -> int:
+    """The same if every orchestrator has placed as much there since the report."""
+    told = candidate.progress
+    return max(candidate.assigned, told.sessions + candidate.fresh * max(1, told.links))
 
 
 def fits(candidate: Candidate, wanted: Wanted) -> bool:
@@ -144,7 +162,8 @@ def pairs(drafter_tokenizer: str, verifier_tokenizer: str) -> bool:
 
 
 def _full(candidate: Candidate, wanted: Wanted) -> bool:
-    capacity, used = candidate.progress.kv_tokens_capacity, candidate.progress.kv_tokens_used
+    capacity = candidate.progress.kv_tokens_capacity
+    used = candidate.progress.kv_tokens_used + candidate.fresh_tokens
     return bool(capacity) and capacity < max(used + wanted.tokens, wanted.most_tokens)
 
 
@@ -157,7 +176,7 @@ def _lacks_states(candidate: Candidate, wanted: Wanted) -> bool:
 
 def _cost(
     candidate: Candidate, wanted: Wanted, homes: Collection[str], knows: str
-) -> tuple[bool, bool, bool, bool, int, int, str]:
+) -> tuple[bool, bool, bool, bool, int, int, int, str]:
     progress = candidate.progress
     return (
         _avoided(candidate, wanted),
@@ -165,7 +184,8 @@ def _cost(
         or _lacks_states(candidate, wanted),
         candidate.address not in homes,
         not _is(candidate, knows),
-        _load(candidate),
+        _load_for_all(candidate),
         progress.queued_tokens,
+        candidate.order,
         candidate.description.worker_id,
     )

@@ -139,7 +139,7 @@ def next_wake(state: State, now: float) -> float | None:
         wake = min(wake, due)
     openings = [one.due for one in (state.verifier, state.drafter) if one and not one.opened]
     wake = min((wake, *openings))
-    if state.verifier is None or (state.drafter is None and state.wants_drafter):
+    if state.lacks_worker:
         wake = min(wake, now + LOOK_AGAIN)
     return wake
 

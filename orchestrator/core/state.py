@@ -339,6 +339,11 @@ class State:
         return count if self.cap is None else min(count, self.cap)
 
     @property
+    def lacks_worker(self) -> bool:
+        """It would take another worker now."""
+        return self.verifier is None or (self.drafter is None and self.wants_drafter)
+
+    @property
     def wants_drafter(self) -> bool:
         """Speculation is on and the drafters have not failed too often."""
         limit = self.config.limits.worker_attempts

@@ -5,6 +5,9 @@ are admitted up to the limit. Above three quarters of it speculation shrinks, in
 for all sessions, to none shortly before the limit: the verifiers' time then goes to plain
 rounds, which serve most sessions. Only then are sessions refused.
 
+Where several orchestrators share verifiers, the limit is what the others leave: whoever has
+callers may use all that is free, but only a fair share of those who wait is its own.
+
 A tenant may have limits of its own; beyond them only its own sessions are refused. A resumed
 session may exceed the common limits by an eighth: finishing goes before beginning. Where
 nothing is open it always fits, or it could never go on.
@@ -162,6 +165,8 @@ class _Bound(NamedTuple):
     tokens: float
     memory: float = math.inf
     whose: str = ""
+    most: float = math.inf
+    """Of `tokens`, at any time."""
 
 
 class Admission:
@@ -174,14 +179,16 @@ class Admission:
         memory: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
         max_memory: float = math.inf,
+        room: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """`memory`: tokens that the verifiers hold (0: not known), for `max_tokens` None.
 
-        `max_memory`: bytes that the logprobs of all sessions may take.
+        `max_memory`: bytes that the logprobs of all sessions may take. `room`: tokens that other
+        orchestrators leave of `MEMORIES` times the memory.
         """
         self._max_sessions, self._max_tokens = max_sessions, max_tokens
         self._max_memory = max_memory
-        self._memory, self._clock = memory, clock
+        self._memory, self._room, self._clock = memory, room, clock
         self._all = Load(clock)
         # Tenants come from a file: no caller can add one.
         self._tenants: dict[str, Load] = {}
@@ -198,7 +205,12 @@ class Admission:
 
     @property
     def limit(self) -> float:
-        """Most tokens in flight."""
+        """Most tokens in flight now."""
+        return min(self._most, self._room())
+
+    @property
+    def _most(self) -> float:
+        """Most tokens in flight where no other orchestrator has any."""
         return self._max_tokens or MEMORIES * self._memory() or math.inf
 
     @property
@@ -238,7 +250,7 @@ class Admission:
         """Let so many sessions of this kind in, all or none; the rest as `enter`."""
         tokens = prompt + max_tokens
         bounds = self._bounds(tenant, 1)
-        limit = min(bound.tokens for bound in bounds)
+        limit = min(bound.most for bound in bounds)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
             raise InvalidRequest(fields[0], max_tokens, allowed)
@@ -271,12 +283,14 @@ class Admission:
                 limits.max_sessions or math.inf,
                 limits.max_tokens_in_flight or math.inf,
                 whose=" of this tenant",
+                most=limits.max_tokens_in_flight or math.inf,
             ),
             _Bound(
                 self._all,
                 beyond * self._max_sessions,
                 beyond * self.limit,
                 beyond * self._max_memory,
+                most=self._most,
             ),
         )
 
@@ -286,8 +300,8 @@ def _require_possible(bound: _Bound, count: int, tokens: int) -> None:
     if count > bound.sessions:
         allowed = f"at most {bound.sessions:.0f}, the limit of sessions{bound.whose}"
         raise InvalidRequest("n", count, allowed)
-    if count * tokens > bound.tokens:
-        most, limit = int(bound.tokens // tokens), f"{bound.tokens:.0f} tokens{bound.whose}"
+    if count * tokens > bound.most:
+        most, limit = int(bound.most // tokens), f"{bound.most:.0f} tokens{bound.whose}"
         raise InvalidRequest("n", count, f"at most {most} of {tokens} tokens each: {limit} fit")
 
 

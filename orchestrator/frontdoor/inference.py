@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from asyncio import gather
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
@@ -118,10 +120,11 @@ class Inference:
         options: Options,
         forms: ResponseFormats | None = None,
         work: Work | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`forms`: checks which response formats can be served; see `stop_compiling`.
 
-        `work`: counts what each tenant's requests cost.
+        `work`: counts what each tenant's requests cost. `clock`: of all events, in seconds.
         """
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
@@ -129,8 +132,14 @@ class Inference:
         self._line = WaitingLine(self._ask_soon)
         most_tokens = options.max_tokens_in_flight
         self._admission = Admission(
-            options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
+            options.max_sessions,
+            most_tokens,
+            pool.memory,
+            clock,
+            options.logprobs_memory,
+            pool.room if most_tokens is None else lambda: math.inf,
         )
+        self._clock = clock
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
@@ -649,7 +658,7 @@ class Inference:
         spec = checked_spec(stored, self._target.worker.vocab_size)
         record, ahead = as_new(stored, self._options.owner), beyond(stored, spec)
         args = (stored.term, stored.committed, parent, place, text, ahead)
-        return self._start(key, spec, record, *args)
+        return self._start(key, spec, record, *args, home=stored.verifier)
 
     def _start(
         self,
@@ -663,8 +672,12 @@ class Inference:
         text: TextStream | None = None,
         ahead: Beyond = Beyond.NOT_YET,
         keeper: SessionKeeper | None = None,
+        home: str = "",
     ) -> SessionDriver:
-        """`text` has taken what was committed, if anything was."""
+        """`text` has taken what was committed, if anything was.
+
+        `home`: the verifier that it was with.
+        """
         text = text or spec.text_stream(self._target.tokenizer)
         state = self._initial_states.state(key, spec, term, committed, text)
         driver = SessionDriver(
@@ -681,6 +694,8 @@ class Inference:
             logprobs_kept=self._options.logprobs_kept,
             company=partial(self._company, spec, key.tenant),
             line=self._line,
+            clock=self._clock,
+            home=home,
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(
@@ -754,9 +769,10 @@ class Inference:
             driver.feed(StoodStill(driver.now(), seconds))
 
     def on_worker_up(self) -> None:
-        """Wake the sessions that wait for a worker."""
+        """Wake the sessions that wait for a worker; the others have nothing to ask for."""
         for driver in list(self._live.values()):
-            driver.feed(Tick(driver.now()))
+            if driver.state.lacks_worker:
+                driver.feed(Tick(driver.now()))
 
 
 def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:

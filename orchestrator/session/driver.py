@@ -85,13 +85,16 @@ class SessionDriver:
         logprobs_kept: int = LOGPROBS_KEPT,
         company: Callable[[], Collection[str]] = tuple,
         line: WaitingLine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        home: str = "",
     ) -> None:
         """`text` has taken `state.committed`, which is stored already.
 
         `beyond`: the answer to a reader that is ahead and sends no hash. `company`: the verifiers
-        of the other completions of its request. `line`: who else waits for a verifier.
+        of the other completions of its request. `line`: who else waits for a verifier. `clock`: of
+        every event, in seconds. `home`: the verifier that another orchestrator had it with.
         """
-        self.key = key
+        self.key, self.now = key, clock
         self.name = state.config.session
         self.spec = spec
         self.state = state
@@ -117,6 +120,7 @@ class SessionDriver:
         # Whether the session's verifier tells the states that its drafters may need.
         self._tells_states = False
         self._failed_on: dict[Role, str] = {}
+        self._home = home
         self._record = RecordWriter(
             key,
             state.config.term,
@@ -127,10 +131,6 @@ class SessionDriver:
             on_refused=self._on_refused,
         )
         self.output.put_all(state.committed, text.pieces())
-
-    def now(self) -> float:
-        """The clock of every event."""
-        return time.monotonic()
 
     # --- events in --------------------------------------------------------------------
 
@@ -297,12 +297,14 @@ class SessionDriver:
             states=config.states,
             untold=drafts and not self._tells_states,
             company=() if drafts else self._company(),
+            home="" if drafts else self._home,
         )
         placed = self._workers.place(wanted)
         if placed is None:
             return
         if role is Role.VERIFIER:
             self._line.leave(self.name)
+            self._home = ""
             self._verifier_fingerprint = placed.model_fingerprint
             self._tells_states = gives(placed, config.states)
         tokens = len(config.prompt) + len(self.state.committed)

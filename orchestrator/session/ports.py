@@ -126,7 +126,8 @@ class StoredSession:
     The lengths stay true when an ephemeral session has dropped its tokens.
     `matched_stop` is the stop string or the stop token's id, or why there is no end. Times are the
     store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
-    `relaxed`: more may have been emitted than is stored.
+    `relaxed`: more may have been emitted than is stored. `verifier`: the one that made its last
+    tokens.
     """
 
     status: SessionStatus
@@ -147,6 +148,7 @@ class StoredSession:
     created_ms: int
     lease_until_ms: int
     relaxed: bool = False
+    verifier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,11 @@ class SessionKeeper(Protocol):
         base_len: int,
         token_ids: Sequence[int],
         record: bytes = b"",
+        verifier: str = "",
     ) -> Awaitable[int]:
         """Append one round's tokens after output[:base_len]; the length right after it.
+
+        `verifier`: the worker that has the text now.
 
         `round` grows within a term. A repeated round with equal content changes
         nothing; with other content it raises StoreError.

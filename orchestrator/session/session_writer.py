@@ -59,6 +59,7 @@ class RecordWriter:
             commit.base_len,
             commit.token_ids,
             dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
+            record.verifier,
         )
         if ending is not None:
             matched = ending.matched_text or ending.matched_token

@@ -138,6 +138,7 @@ def decode_session(reply: list[Any]) -> StoredSession:
         created_ms=int(meta[b"created_ms"]),
         lease_until_ms=int(meta[b"lease_until_ms"]),
         relaxed=meta.get(b"relaxed") == b"1",
+        verifier=meta.get(b"verifier", b"").decode(),
     )
     _check_lengths(session)
     return session

@@ -29,6 +29,7 @@ class NullStore:
         base_len: int,
         token_ids: Sequence[int],
         record: bytes = b"",  # noqa: ARG002
+        verifier: str = "",  # noqa: ARG002
     ) -> Awaitable[int]:
         """The length after these tokens."""
         return _done(base_len + len(token_ids))

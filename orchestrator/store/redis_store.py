@@ -58,15 +58,16 @@ class RedisSessionStore:
         writer_options: WriterOptions | None = None,
         on_dropped: Callable[[int], None] = lambda _: None,
         on_fenced: Callable[[], None] = lambda: None,
+        servers: OneServer | ClusterServers | None = None,
     ) -> None:
-        """Who counts what goes wrong.
+        """`servers`: what calls go to, if not to those of the client.
 
         `on_dropped`: commits that a `relaxed` store did not take in time; `on_fenced`: writes
         refused because the session has another owner.
         """
         self._client = client
         self._options = options or StoreOptions()
-        self._delivery = _delivery(client, writer_options or WriterOptions())
+        self._delivery = servers or _delivery(client, writer_options or WriterOptions())
         self._writer = _sender(self._delivery, writer_options, on_fenced)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)
@@ -193,14 +194,15 @@ class RedisSessionStore:
         base_len: int,
         token_ids: Sequence[int],
         record: bytes = b"",
+        verifier: str = "",
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
         held = self._leases.get(key, term)
         if held is not None and self._options.relaxed:
-            args = (term, round, base_len, token_ids, record)
+            args = (term, round, base_len, token_ids, record, verifier)
             self._background.write(held, lambda: self._commit(key, held, *args))
             return held.written(base_len + len(token_ids))
-        return self._commit(key, held, term, round, base_len, token_ids, record)
+        return self._commit(key, held, term, round, base_len, token_ids, record, verifier)
 
     def _commit(
         self,
@@ -211,9 +213,11 @@ class RedisSessionStore:
         base_len: int,
         token_ids: Sequence[int],
         record: bytes,
+        verifier: str,
     ) -> asyncio.Future[int]:
         packed, kept = codec.pack(token_ids), self._options.rounds_kept
-        args = (term, round, base_len, packed, record, kept, held.owner if held else "")
+        owner = held.owner if held else ""
+        args = (term, round, base_len, packed, record, kept, owner, verifier)
         return self._call("commit", key, args, _length, held)
 
     def finish(

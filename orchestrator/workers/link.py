@@ -19,6 +19,7 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb
 
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
+from orchestrator.workers.placed import Placed
 from services.contract.errors import ProtocolError, StartError
 from services.contract.states import Fate, OnStates, StateRoom, portion, states_of
 from services.contract.types import (
@@ -107,8 +108,9 @@ class WorkerLink:
         dialing: Dialing | None = None,
         awake: AwakeClock | None = None,
         on_states: OnStates | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`awake`: the clock of this process; the caller of `check` beats it.
+        """`awake`: the clock of this process; the caller of `check` beats it, by `clock`.
 
         `on_states` is told of states that are sent and dropped.
         """
@@ -119,6 +121,9 @@ class WorkerLink:
         self.draining = False
         self.up = False
         self.assigned: set[str] = set()
+        self.placed = Placed()
+        # Among equal workers, and whether the worker is beyond this orchestrator's subset.
+        self.order, self.visit = 0, False
         self.problem = ""
         self._hello = LinkHello(orchestrator_id)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
@@ -128,7 +133,8 @@ class WorkerLink:
         self._on_states = on_states
         self._state_room = StateRoom(self._limits.states, on_states)
         self._wake = asyncio.Event()
-        self._awake = awake or AwakeClock(CHECK_EVERY, time.monotonic())
+        self._clock = clock
+        self._awake = awake or AwakeClock(CHECK_EVERY, clock())
         self._detector = Detector(self._limits.silence)
         self._openings = Openings()
         self._moved_at = 0.0
@@ -170,8 +176,11 @@ class WorkerLink:
             case OpenVerify() | OpenDraft():
                 tokens = len(command.prompt) + len(command.committed)
                 self._openings.send(command.session, tokens, self._now)
+                most = len(command.prompt) + command.sampling.max_tokens
+                self.placed.add(command.session, most)
             case CloseVerify() | CloseDraft():
                 self._openings.forget(command.session)
+                self.placed.drop(command.session)
 
     def _readable(self, opening: OpenDraft) -> OpenDraft:
         """Without a response format that an older drafter cannot read; it drafts as if for none."""
@@ -211,7 +220,7 @@ class WorkerLink:
     @property
     def _now(self) -> float:
         """Seconds for which this process could listen."""
-        return self._awake.at(time.monotonic())
+        return self._awake.at(self._clock())
 
     async def fetch_tokenizer(self) -> TokenizerBundle:
         """The verifier's tokenizer, template and generation config."""
@@ -287,6 +296,7 @@ class WorkerLink:
         self._state_room = StateRoom(self._limits.states, self._on_states)
         self._call = call
         self._openings.clear()
+        self.placed = Placed()
         self._moved_at = self._now
         self._detector.begin(self._moved_at, self._awake.missed)
         self.progress, self.draining, self.up = Progress(), False, True
@@ -333,6 +343,7 @@ class WorkerLink:
                 if event.steps != self.progress.steps or not event.queued_tokens:
                     self._moved_at = self._now
                 self.progress = event
+                self.placed.reported()
                 return
             case Draining():
                 self.draining = True
@@ -342,6 +353,7 @@ class WorkerLink:
                 self._openings.opened(event.session, 0, self._now)
             case SessionFailed():
                 self._openings.forget(event.session)
+                self.placed.drop(event.session)
         self._on_event(self, event)
 
     def cut(self, reason: str) -> None:

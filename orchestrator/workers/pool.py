@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,6 +20,8 @@ from orchestrator.workers.link import (
     WorkerLink,
 )
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
+from orchestrator.workers.subset import order_of
+from orchestrator.workers.visits import Visits
 from services.contract.errors import StartError
 from services.contract.states import NO_STATES, OnStates, StateShape, gives, needed
 from services.contract.types import (
@@ -77,10 +80,13 @@ class WorkerPool:
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
         on_states: OnStates | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        make_link: Callable[..., WorkerLink] = WorkerLink,
     ) -> None:
         """`model` is the only model id to accept; empty = that of the first verifier.
 
         `on_states` is told of the target's states that are sent to drafters, and dropped.
+        `make_link` is called as `WorkerLink` is.
         """
         self._id = orchestrator_id
         self._model = model
@@ -90,22 +96,25 @@ class WorkerPool:
         self._unpaired: set[str] = set()
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
+        self._visits = Visits(orchestrator_id)
         self._prefix_affinity = PrefixAffinity()
-        self._awake = AwakeClock(CHECK_EVERY, time.monotonic())
+        self._clock, self._make_link = clock, make_link
+        self._awake = AwakeClock(CHECK_EVERY, clock())
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
+        self._learning = asyncio.Lock()
         self._checker: asyncio.TimerHandle | None = None
         self._just_woke = False
         self._closing: set[asyncio.Task[None]] = set()
         self.target: Target | None = None
 
-    def attach(self, sessions: Sessions) -> None:
-        """Send the workers' news to `sessions` from now on."""
+    def attach(self, sessions: Sessions | None) -> None:
+        """Send the workers' news to `sessions` from now on; None: to nobody."""
         self._sessions = sessions
 
     def start(self) -> None:
         """Begin to watch for workers that stall."""
-        self._awake.beat(time.monotonic())
+        self._awake.beat(self._clock())
         self._check_later()
 
     async def close(self) -> None:
@@ -114,21 +123,32 @@ class WorkerPool:
             self._checker.cancel()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
-    def set_addresses(self, role: Role, addresses: Iterable[str]) -> None:
-        """Connect to new addresses. A worker that left the list keeps its link while it is up."""
+    def set_addresses(
+        self, role: Role, addresses: Iterable[str], beyond: Mapping[str, str] | None = None
+    ) -> None:
+        """Connect to new addresses. A worker that left the list keeps its link while it is up.
+
+        `beyond`: ids and addresses of workers that are there for the sessions that need just them.
+        """
         wanted = set(addresses)
+        self._visits.know(role, beyond or {})
         for address in wanted:
             if (role, address) not in self._links:
                 self._add(role, address)
         for (known_role, address), link in list(self._links.items()):
-            if known_role is role and address not in wanted and not link.up:
-                del self._links[known_role, address]
-                closing = asyncio.create_task(link.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+            if known_role is role:
+                link.visit = self._visits.away(role, address)
+                if address not in wanted and not link.up and not link.visit:
+                    self._remove(link)
+
+    def _remove(self, link: WorkerLink) -> None:
+        del self._links[link.role, link.address]
+        closing = asyncio.create_task(link.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _add(self, role: Role, address: str) -> None:
-        link = WorkerLink(
+        link = self._make_link(
             address,
             role,
             self._id,
@@ -139,8 +159,10 @@ class WorkerPool:
             dialing=self._dialing,
             awake=self._awake,
             on_states=self._on_states,
+            clock=self._clock,
         )
         self._links[role, address] = link
+        link.visit = self._visits.away(role, address)
         link.start()
 
     async def ready(self, timeout: float) -> Target:
@@ -171,7 +193,26 @@ class WorkerPool:
         if self.target is not None:
             fingerprint = self.target.worker.tokenizer_fingerprint
             wanted = replace(wanted, tokenizer_fingerprint=fingerprint)
-        candidates = [
+        if (home := self._home(wanted)) is None:
+            return None
+        candidates = self._candidates(wanted)
+        # Before the text is hashed: sessions that wait for room ask again and again.
+        if not any(fits(candidate, wanted) for candidate in candidates):
+            candidates = self._candidates(wanted, visits=True)
+            if not any(fits(candidate, wanted) for candidate in candidates):
+                self._look_further(wanted.role)
+                return None
+        chunks = chunks_of(wanted.cache_scope, *wanted.text)
+        chosen = choose(candidates, wanted, self._prefix_affinity.find(chunks) or home)
+        if chosen is None:
+            return None
+        self._prefix_affinity.note(chunks, chosen)
+        return self._by_worker[chosen].description
+
+    def _candidates(self, wanted: Wanted, *, visits: bool = False) -> list[Candidate]:
+        """The workers of a role; those beyond the subset only if asked for, or if wanted."""
+        named = {wanted.home, wanted.beside, *wanted.company}
+        return [
             Candidate(
                 link.description,
                 link.progress,
@@ -179,19 +220,32 @@ class WorkerPool:
                 link.draining,
                 link.address,
                 link.stuck_s,
+                link.placed.fresh,
+                link.placed.fresh_tokens,
+                link.order,
             )
-            for link in self._by_worker.values()
-            if link.up and link.description is not None
+            for worker, link in self._by_worker.items()
+            if link.up
+            and link.description is not None
+            and (worker in named or (link.role is wanted.role and (visits or not link.visit)))
         ]
-        # Before the text is hashed: sessions that wait for room ask again and again.
-        if not any(fits(candidate, wanted) for candidate in candidates):
-            return None
-        chunks = chunks_of(wanted.cache_scope, *wanted.text)
-        chosen = choose(candidates, wanted, self._prefix_affinity.find(chunks))
-        if chosen is None:
-            return None
-        self._prefix_affinity.note(chunks, chosen)
-        return self._by_worker[chosen].description
+
+    def _home(self, wanted: Wanted) -> str | None:
+        """The verifier that a session comes from; None: the link to it is on its way."""
+        if not wanted.home or wanted.home in self._by_worker:
+            return wanted.home
+        address = self._visits.address_of(wanted.role, wanted.home)
+        if not address or not self._visits.waits(wanted.role, address, self._clock()):
+            return ""
+        if (wanted.role, address) not in self._links:
+            self._add(wanted.role, address)
+        return None
+
+    def _look_further(self, role: Role) -> None:
+        """Connect to a few workers beyond the subset, for which nothing here has room."""
+        linked = [address for known, address in self._links if known is role]
+        for address in self._visits.more(role, linked, self._clock()):
+            self._add(role, address)
 
     def opening_s(self, worker: str, tokens: int) -> float:
         """Expected seconds to open a session with so many tokens of text on the worker."""
@@ -293,6 +347,15 @@ class WorkerPool:
         """Tokens that the connected verifiers can hold; 0 = not known."""
         return sum(link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER))
 
+    def room(self) -> float:
+        """Tokens that may be in flight here: what others leave of what verifiers hold and queue.
+
+        As many tokens as a verifier holds may wait for it; of these its orchestrators have equal
+        shares. Without a limit while a verifier tells no capacity.
+        """
+        shares = [_room(link) for link in self._up(Role.VERIFIER)]
+        return sum(shares) or math.inf
+
     def largest_memory(self) -> int:
         """Tokens that one connected verifier can hold at most; 0 = not known."""
         held = [link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER)]
@@ -313,6 +376,7 @@ class WorkerPool:
         else:
             self._admit_drafter(link.description)
         link.assigned.clear()
+        link.order = int.from_bytes(order_of(f"{self._id}/{link.worker_id}"))
         self._by_worker[link.worker_id] = link
         log.info("%s %s at %s is connected", link.role.value, link.worker_id, link.address)
         if self._sessions is not None:
@@ -321,16 +385,18 @@ class WorkerPool:
     async def _admit_verifier(self, link: WorkerLink, worker: WorkerDescription) -> None:
         if self._model and worker.model != self._model:
             raise StartError(f"it serves {worker.model!r}, this cluster {self._model!r}")
-        if self.target is None:
-            bundle = await link.fetch_tokenizer()
-            self.target = Target(
-                worker,
-                Tokenizer(bundle),
-                bundle.generation_config_json,
-                bundle.eos_token_ids,
-            )
-            self._target_known.set()
-            self._recheck_drafters()
+        # One at a time: of many that connect at once, the first tells what all the others know.
+        async with self._learning:
+            if self.target is None:
+                bundle = await link.fetch_tokenizer()
+                self.target = Target(
+                    worker,
+                    Tokenizer(bundle),
+                    bundle.generation_config_json,
+                    bundle.eos_token_ids,
+                )
+                self._target_known.set()
+                self._recheck_drafters()
         known = self.target.worker
         if worker.tokenizer_fingerprint != known.tokenizer_fingerprint:
             raise StartError(_mismatch("verifier", worker, known))
@@ -377,8 +443,8 @@ class WorkerPool:
 
     async def settle(self, timeout: float) -> None:
         """Wait until every worker known by now is connected or has a problem."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+        deadline = self._clock() + timeout
+        while self._clock() < deadline:
             if all(link.up or link.problem for link in self._links.values()):
                 return
             await asyncio.sleep(SETTLE_EVERY)
@@ -391,7 +457,7 @@ class WorkerPool:
     def _check(self) -> None:
         """Cut off stalled workers. After a stall of our own, pending messages are read first."""
         self._check_later()
-        late = self._awake.beat(time.monotonic())
+        late = self._awake.beat(self._clock())
         if late > STANDSTILL:
             log.warning("this process stood still for %.1f s", late)
             if self._sessions is not None:
@@ -400,6 +466,15 @@ class WorkerPool:
         if not self._just_woke:
             for link in list(self._links.values()):
                 link.check()
+                if link.visit and not self._visits.keep(link, self._clock()):
+                    self._remove(link)
+
+
+def _room(link: WorkerLink) -> float:
+    told = link.progress
+    sharers = max(1, told.links)
+    others = max(0, told.kv_tokens_used - link.placed.told) if sharers > 1 else 0
+    return max(0, told.kv_tokens_capacity - others) + told.kv_tokens_capacity / sharers
 
 
 def _methods(link: WorkerLink) -> tuple[str, ...]:

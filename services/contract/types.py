@@ -411,7 +411,7 @@ class Progress:
     the oldest command that its core has not absorbed. `turn_ms`: the age of the core's running
     turn; 0 = it rests. Both count only time in which the worker's process could run; a worker
     that does not report them leaves them 0. `recalled_tokens`: drafted so far from texts of
-    other sessions.
+    other sessions. `links`: orchestrators that are connected to it; 0 = not told.
     """
 
     steps: int = 0
@@ -424,6 +424,7 @@ class Progress:
     oldest_command_ms: float = 0.0
     turn_ms: float = 0.0
     recalled_tokens: int = 0
+    links: int = 0
 
     @property
     def stuck_ms(self) -> float:

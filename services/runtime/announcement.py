@@ -18,6 +18,7 @@ class AnnounceOptions:
     redis: str | None = None
     advertise: str = ""
     ready_file: Path | None = None
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,11 @@ class Announcement:
             advertised = self._options.advertise or address
             for entry in self._entries:
                 registration = Registration(
-                    self._options.redis, entry.description, advertised, entry.progress
+                    self._options.redis,
+                    entry.description,
+                    advertised,
+                    entry.progress,
+                    zone=self._options.zone,
                 )
                 await registration.start()
                 self._registrations.append(registration)

@@ -216,6 +216,7 @@ class WorkerHost(Generic[C, E]):
             self._progress,
             oldest_command_ms=_ms_since(min(waiting, default=None), now),
             turn_ms=_ms_since(self._turn_began, now),
+            links=len(self._sinks),
         )
 
     def beat(self) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from services.runtime.format_vetting import Bounds, Vetting
 from services.runtime.options import Numbers, Settings
+from services.runtime.registry import MOST_ZONE
 from services.runtime.serving import (
     ClusterToken,
     Dialing,
@@ -31,6 +32,12 @@ class ServingSettings(Settings):
     )
     grace: float = Field(
         10.0, ge=0, description="seconds that open sessions get when the process is stopped"
+    )
+    zone: str = Field(
+        "",
+        max_length=MOST_ZONE,
+        description="availability zone, of which orchestrators prefer the workers where they take "
+        "a subset; left out: not known",
     )
     reflection: bool = Field(False, description="serve gRPC reflection")
     insecure: bool = Field(

@@ -84,5 +84,7 @@ async def _serve(
 
 
 def _announcement(settings: WorkerSettings, roles: Sequence[Served]) -> Announcement:
-    options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
+    options = AnnounceOptions(
+        settings.redis, settings.advertise, settings.ready_file, settings.zone
+    )
     return Announcement(options, [Entry(role.description, role.host.progress) for role in roles])

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.main import _discover
-from orchestrator.settings import OrchestratorSettings
 from orchestrator.store import EmbeddedRedis, Outage, RedisSessionStore, WriterOptions
+from orchestrator.workers.discovery import discover
 from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
+from services.contract.types import Role
+from services.runtime.registry import WorkerRegistry
 from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.waiting import until
@@ -77,14 +78,18 @@ async def test_a_store_that_nobody_waits_for_any_more_is_not_known_to_be_away(aw
 class NoWorkers:
     """A pool that is only told addresses."""
 
-    def set_addresses(self, role, addresses) -> None:
+    def set_addresses(self, role, addresses, beyond) -> None:
         assert not addresses
+        assert not beyond
 
 
 async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away():
-    absence, settings = Outage(), OrchestratorSettings.model_validate({})
+    absence = Outage()
     with EmbeddedRedis() as server:
-        looking = asyncio.create_task(_discover(settings, NoWorkers(), server.url, absence))
+        registry = WorkerRegistry(server.url)
+        looking = asyncio.create_task(
+            discover(NoWorkers(), registry, dict.fromkeys(Role, ()), absence)
+        )
         await asyncio.sleep(0.1)
         assert absence.seconds == 0
         server.end_process()

@@ -9,9 +9,13 @@ from fakeredis import FakeServer
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import EmbeddedRedis, StoreOptions, connect
+from orchestrator.workers.peers import Peer, Peers
+from orchestrator.workers.subset import Member
 from services.contract.errors import StartError, StoreError
 from services.contract.types import Progress, Role, WorkerDescription
+from services.runtime import presence
 from services.runtime.registry import RegisteredWorker, Registration, WorkerRegistry
+from services.runtime.tasks import end
 from testkit.chaos.proxy import Network
 from tests.contracts.backends import NEW, Backend
 from tests.waiting import until
@@ -197,3 +201,68 @@ def test_a_store_writes_on_whose_connection_was_reset(cut, new_loop):
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(live(*cut))
+
+
+async def test_only_workers_that_come_or_go_are_news(backend, registry):
+    assert await registry.news() == []
+    async with registration(backend):
+        assert await registry.news() == [RegisteredWorker(VERIFIER, "h:1")]
+        await asyncio.sleep(0.15)
+        assert await registry.news() is None
+        async with registration(backend, DRAFTER, "h:2"):
+            assert [one.address for one in await registry.news() or ()] == ["h:2", "h:1"]
+        assert [one.address for one in await registry.news() or ()] == ["h:1"]
+        assert await registry.news() is None
+    assert await registry.news() == []
+
+
+async def test_a_new_process_of_the_same_name_is_news(backend, registry):
+    async with registration(backend):
+        await registry.news()
+        async with registration(backend, address="h:2", heartbeat_s=60):
+            assert [one.address for one in await registry.news() or ()] == ["h:2"]
+
+
+async def test_a_worker_that_dies_is_news(backend, registry):
+    dying = registration(backend, ttl_s=0.3)
+    await dying.start()
+    assert len(await registry.news() or ()) == 1
+    await end(dying._task)
+    await asyncio.sleep(0.4)
+    assert await registry.news() == []
+
+
+async def test_a_reader_gets_a_whole_list_now_and_then(backend, registry):
+    async with registration(backend):
+        await registry.news()
+        answers = [await registry.news() for _ in range(presence.MOST_QUIET + 1)]
+    assert [answer is not None for answer in answers] == [False] * presence.MOST_QUIET + [True]
+
+
+async def test_entries_that_do_not_count_themselves_are_news_by_their_number(backend, registry):
+    """As those of an older version."""
+    async with registration(backend):
+        await registry.news()
+        client, (entries, *_) = backend.client(), presence.keys_of("paceline:", "workers")
+        await client.hset(entries, "verifier/old", await client.hget(entries, "verifier/v1"))
+        assert len(await registry.news() or ()) == 2
+
+
+async def test_orchestrators_know_of_each_other(backend):
+    readers = Peers(backend.url, client=backend.client())
+    first, second = Member("o1", "a"), Member("o2")
+    async with Peer(backend.url, first, client=backend.client()):
+        async with Peer(backend.url, second, client=backend.client()):
+            assert sorted(await readers.news() or ()) == [first, second]
+            assert await readers.news() is None
+        assert await readers.news() == [first]
+
+
+async def test_what_is_no_orchestrators_entry_is_skipped(backend):
+    readers, client = Peers(backend.url, client=backend.client()), backend.client()
+    async with Peer(backend.url, Member("o1"), client=backend.client()):
+        entries = presence.keys_of("paceline:", "orchestrators")[0]
+        for number, text in enumerate(('"o"', "{", "{}", '{"name": 5}', '{"name": ""}', "[]")):
+            await client.hset(entries, str(number), "0" * 16 + text)
+        await client.hset(entries, "z", "0" * 16 + '{"name": "o9", "zone": 7}')
+        assert sorted(await readers.news() or ()) == [Member("o1"), Member("o9")]

@@ -172,3 +172,28 @@ def test_a_verifier_that_tells_the_states_comes_before_one_that_cannot():
     assert choose([worker("a"), told("b", layers=2)], wanted) == "a"
     assert choose([worker("a"), told("b", width=5)], wanted) == "a"
     assert choose([worker("a"), told("b")], VERIFIER) == "a"
+
+
+def test_what_was_placed_since_a_report_counts():
+    told = [worker("a", sessions=3), worker("b", sessions=4)]
+    assert choose(told, VERIFIER) == "a"
+    assert choose([replace(told[0], fresh=2), told[1]], VERIFIER) == "b"
+    assert choose([replace(worker("a", kv_tokens_used=500), fresh_tokens=450)], VERIFIER) is None
+
+
+def test_what_was_placed_counts_as_if_every_orchestrator_had_placed_as_much():
+    alone, shared = worker("a", sessions=3, links=1), worker("a", sessions=3, links=10)
+    other = worker("b", sessions=8, links=10)
+    assert choose([replace(alone, fresh=1), other], VERIFIER) == "a"
+    assert choose([replace(shared, fresh=1), other], VERIFIER) == "b"
+
+
+def test_a_verifier_that_knows_the_prefix_keeps_it_whatever_other_orchestrators_may_place():
+    knows = replace(worker("a", sessions=3, links=100), fresh=1)
+    assert choose([knows, worker("b", sessions=3, links=100)], VERIFIER, knows="a") == "a"
+
+
+def test_equal_workers_come_in_an_order_of_the_orchestrators_own():
+    equal = [worker("a"), worker("b")]
+    assert choose(equal, VERIFIER) == "a"
+    assert choose([replace(equal[0], order=9), replace(equal[1], order=4)], VERIFIER) == "b"

@@ -18,6 +18,7 @@ from services.contract.errors import DataLoss, PacelineError, StoreError
 from services.contract.types import Progress, ResolvedSampling, Role, VerifyMode, WorkerDescription
 from services.drafter.methods.ngram import archive
 from services.runtime import registry
+from services.runtime.presence import keys_of
 
 DEEP = "[" * 100_000
 numbers = st.sampled_from([-1, 0, 1, 2**31, 2**64, 10**30, 1.5, float("nan"), float("inf")])
@@ -148,20 +149,20 @@ def entry(document):
 
 
 def test_a_registry_entry_comes_back_as_it_was():
-    known = registry._decode(entry(ENTRY))
+    known = registry._decode(entry(ENTRY)[16:])
     assert known == registry.RegisteredWorker(WORKER, "10.0.0.1:7000", Progress(steps=4))
 
 
 @given(damaged(ENTRY))
 def test_a_damaged_registry_entry_is_an_entry_or_skipped(data):
-    worker = registry._decode(b"0" * 16 + data)
+    worker = registry._decode(data)
     if worker is not None:
         # It can be sorted among others, and connected to.
         assert f"{worker.description.role.value}/{worker.description.worker_id}"
         host, _, port = worker.address.rpartition(":")
         assert host
         assert port.isdigit()
-        assert registry._decode(b"0" * 16 + registry._encode(worker).encode()) == worker
+        assert registry._decode(registry._encode(worker).encode()) == worker
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,9 @@ async def test_a_hostile_registry_entry_is_skipped_with_a_warning(address, caplo
         "redis://none", WORKER, "10.0.0.1:7000", client=redis, prefix="p:", ttl_s=60
     )
     await good.start()
-    await redis.hset(registry._keys("p:")[0], "verifier/evil", entry({**ENTRY, "address": address}))
+    await redis.hset(
+        keys_of("p:", registry.WORKERS)[0], "verifier/evil", entry({**ENTRY, "address": address})
+    )
     known = registry.WorkerRegistry("redis://none", client=redis, prefix="p:")
     with caplog.at_level(logging.WARNING):
         workers = await known.list(Role.VERIFIER)

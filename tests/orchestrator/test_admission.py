@@ -251,3 +251,35 @@ def test_logprobs_count_by_the_memory_that_they_may_take():
         door.come_back(10, memory=1)
     place.leave()
     door.enter(5, 5, memory=475)
+
+
+def shared(memory: int, room: list[float]) -> Admission:
+    """The door of one of several orchestrators; `room` is what the others leave."""
+    return Admission(100, None, lambda: memory, Clock(), room=lambda: room[0])
+
+
+def test_what_other_orchestrators_hold_is_not_given_out_again():
+    room = [2000.0]
+    door = shared(1000, room)
+    door.enter(300, 300)
+    room[0] = 1000.0
+    with pytest.raises(Overloaded, match="limit of 1000"):
+        door.enter(300, 300)
+    door.enter(100, 300)
+
+
+def test_speculation_shrinks_by_what_others_leave():
+    room = [2000.0]
+    door = shared(1000, room)
+    door.enter(500, 500)
+    assert door.speculation == 1
+    room[0] = 1100.0
+    assert 0 < door.speculation < 1
+
+
+def test_a_session_that_fits_once_others_have_ended_is_put_off_and_not_refused_for_good():
+    door = shared(1000, [10.0])
+    with pytest.raises(Overloaded):
+        door.enter(300, 300)
+    with pytest.raises(InvalidRequest):
+        door.enter(3000, 300)

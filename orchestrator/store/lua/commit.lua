@@ -1,4 +1,4 @@
--- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept, owner
+-- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept, owner, verifier
 local term, round, base = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local packed, record, keep = ARGV[4], ARGV[5], ARGV[6]
 local refused = refusal(term, ARGV[7])
@@ -28,6 +28,7 @@ if base < length then return {'conflict', 'base ' .. base .. ' is before the end
 if count > 0 then redis.call('APPEND', text, packed) end
 redis.call('XADD', rounds, 'MAXLEN', '~', keep, '*', 'term', term, 'round', ARGV[2],
   'base_len', ARGV[3], 'tokens', integer(count), 'record', record)
-redis.call('HSET', meta, 'committed_len', integer(length + count), 'round', ARGV[2], 'round_base', ARGV[3])
+redis.call('HSET', meta, 'committed_len', integer(length + count), 'round', ARGV[2], 'round_base', ARGV[3],
+  'verifier', ARGV[8])
 hold()
 return {'ok', length + count}
