@@ -411,7 +411,7 @@ class Progress:
     the oldest command that its core has not absorbed. `turn_ms`: the age of the core's running
     turn; 0 = it rests. Both count only time in which the worker's process could run; a worker
     that does not report them leaves them 0. `recalled_tokens`: drafted so far from texts of
-    other sessions.
+    other sessions. `copied_tokens`: of prompts, copied so far from other completions' K/V.
     """
 
     steps: int = 0
@@ -424,6 +424,7 @@ class Progress:
     oldest_command_ms: float = 0.0
     turn_ms: float = 0.0
     recalled_tokens: int = 0
+    copied_tokens: int = 0
 
     @property
     def stuck_ms(self) -> float:
@@ -461,6 +462,7 @@ class OpenDraft:
     with an empty one a session shares nothing.
     `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
     `top_rows`: tokens in each row of target predictions in commits; see `top_rows`.
+    `fork_scope`: completions of one prompt have the same one, and read it once.
     """
 
     session: str
@@ -480,6 +482,7 @@ class OpenDraft:
     phrase_scope: str = ""
     synchronous: bool = False
     top_rows: int = 0
+    fork_scope: str = ""
 
     @property
     def last_ids(self) -> tuple[int, ...]:
