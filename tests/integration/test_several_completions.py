@@ -190,6 +190,24 @@ async def test_one_completion_is_aborted_alone_and_the_request_ends_all():
             await client.abort("q")
 
 
+async def test_all_of_an_ephemeral_request_are_aborted_from_afar_though_the_first_has_ended():
+    verifiers = [await known_verifier(5.0)]
+    asked = ENDLESS | {"ephemeral": True, "request_id": "r"}
+    async with (
+        cluster(verifiers, [], PATIENT) as one,
+        orchestrator("o2", one.redis, verifiers, [], PATIENT) as other,
+    ):
+        stream = one.client.generate("ab", n=3, **asked)
+        await begun(stream)
+        await one.client.abort("r.0")
+        ended = await other.client.get_session("r.0")
+        assert (ended.status, ended.index, ended.n) == (SessionStatus.ABORTED, 0, 3)
+        await other.client.abort("r")
+        last = await other.client.get_session("r.2")
+        assert (last.status, last.index, last.n) == (SessionStatus.ABORTED, 2, 3)
+        await stream.aclose()
+
+
 async def test_a_reader_that_leaves_ends_all():
     async with slow() as running:
         async with running.client.generate("ab", n=3, **ENDLESS) as stream:
