@@ -77,6 +77,8 @@ async def measured(asked: argparse.Namespace) -> dict[str, Any]:
                     for mode in _MODES if repeat % 2 == 0 else reversed(_MODES):
                         found = await sides[mode].crowd(prompts[:crowd], asked.tokens, how)
                         taken.setdefault(f"{way} {crowd} {mode}", []).append(found)
+                        told = ", ".join(f"{name} {one:.1f}" for name, one in found.items())
+                        say(f"{way}, {crowd} at once, {mode}: {told}")
                     loads.append(os.getloadavg()[0])
     return {"figures": taken, "load": {"min": min(loads), "max": max(loads)}}
 

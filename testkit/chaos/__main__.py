@@ -59,7 +59,7 @@ SOAK_HOLDS = ("--prefix-cache-tokens", "4096")
 
 def main() -> int:
     """Run, print, and judge."""
-    given = _parser().parse_args()
+    given = parser().parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-chaos-models-") as folder:
             target, draft = given.target, given.draft
@@ -71,7 +71,8 @@ def main() -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
