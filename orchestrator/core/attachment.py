@@ -109,6 +109,7 @@ def _open_draft(state: State) -> OpenDraft:
         phrase_scope=config.phrase_scope,
         synchronous=config.synchronous,
         top_rows=config.top_rows,
+        fork_scope=config.fork_scope,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from asyncio import gather
+from asyncio import gather, shield
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
@@ -68,7 +68,6 @@ from orchestrator.session.stored_text import (
     finished_session,
     given_up,
     implied_ending,
-    numbered,
     require_possible,
     require_prefix,
 )
@@ -168,7 +167,10 @@ class Inference:
             return await self._generate_together(request, spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
         if (live := self._live.get(key.name)) is not None:
-            return self._attach(key, live, spec, call)
+            _require_equal(live, spec)
+            if await self._is_ours(key, live, Prefix(), call):
+                return self._read(live, Prefix())
+            return await self.resume(key, Prefix(), parent, tenant, call)
         self._require_no_other(self._completions_here(key), spec)
         self._require_memory(spec)
         with ExitStack() as places:
@@ -198,10 +200,10 @@ class Inference:
         begun = await self._begin_together(request, spec, keys, tenant, parent, call)
         return together(
             [
-                self._attach(key, live, one, None if key in begun else call)
-                if (live := self._live.get(key.name)) is not None
+                self._read(live, Prefix())
+                if key in begun and (live := self._live.get(key.name)) is not None
                 else self._come_back_to(key, tenant, parent, call)
-                for key, one in zip(keys, spec.completions(0), strict=True)
+                for key in keys
             ]
         )
 
@@ -379,23 +381,6 @@ class Inference:
     def _lock(self, key: SessionKey) -> asyncio.Lock:
         return self._locks.setdefault(key.name, asyncio.Lock())
 
-    def _attach(
-        self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
-    ) -> AsyncGenerator[Event]:
-        """Attach a repeated request to its session here; raise if the id has other content."""
-        _require_equal(live, spec)
-        self._attend(key, live, call)
-        return self._read(live, Prefix())
-
-    def _attend(self, key: SessionKey, live: SessionDriver, call: Call | None) -> None:
-        """Keep other orchestrators from serving an earlier call of this reader.
-
-        The reader does not wait for it: a live session can be read without the store.
-        """
-        if call is not None:
-            noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
-            noted.add_done_callback(_forget)
-
     async def resume(
         self,
         key: SessionKey,
@@ -427,9 +412,8 @@ class Inference:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
-            if driver is not None and await self._is_ours(key, driver, prefix):
+            if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
-                self._attend(key, driver, call)
                 return self._read(driver, prefix)
             stored = await self._store.get(key)
             with self._come_back(stored, tenant, prefix) as place:
@@ -439,23 +423,35 @@ class Inference:
                 driver = self._restore(key, stored, text, resuming.traceparent, place)
             return self._read(driver, prefix)
 
-    async def _is_ours(self, key: SessionKey, driver: SessionDriver, prefix: Prefix) -> bool:
-        """Whether to serve a session from here.
+    async def _is_ours(
+        self, key: SessionKey, driver: SessionDriver, prefix: Prefix, call: Call | None
+    ) -> bool:
+        """Whether to serve a call for a session from here; other servers hear of the call.
 
         A reader with more tokens, or others, may have them from a later owner that is not known
-        here yet.
+        here yet, and one that calls again may have made one. Anybody else waits for no store.
         """
-        if driver.output.agrees(prefix):
+        named = None if call is None else self._attend(key, driver, call)
+        if driver.output.agrees(prefix) and (call is None or call.number == 1):
             return True
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):
-                stored = await self._store.get(key)
+                term = (await self._store.get(key)).term if named is None else await shield(named)
         except (PacelineError, TimeoutError):
             return True
-        if stored.term <= driver.state.config.term:
+        if term <= driver.state.config.term:
             return True
         driver.fail(Fenced(f"session {key.session_id!r} has another owner now"))
         return False
+
+    def _attend(self, key: SessionKey, live: SessionDriver, call: Call) -> asyncio.Future[int]:
+        """Keep other orchestrators from serving an earlier call of this reader; the session's term.
+
+        It need not be waited for: a live session can be read without the store.
+        """
+        noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
+        noted.add_done_callback(_forget)
+        return noted
 
     async def _tell_finished(
         self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
@@ -538,7 +534,7 @@ class Inference:
         """The sessions of a request with several completions; none of any other."""
         first = SessionKey(key.tenant, completion_id(key.session_id, 0))
         try:
-            _, count = numbered(await self._store.get(first))
+            count = (await self._store.get(first)).n
         except NotFound:
             return []
         if count == 1:
@@ -643,6 +639,8 @@ class Inference:
             resolved=dump_spec(spec),
             target_fingerprint=self.offer.fingerprint(),
             ephemeral=spec.ephemeral,
+            index=spec.index,
+            n=spec.n,
         )
 
     def _restore(
@@ -803,7 +801,7 @@ def _leaving() -> Draining:
     return Draining("this orchestrator stops; the session can be resumed at another one")
 
 
-def _forget(done: asyncio.Future[None]) -> None:
+def _forget(done: asyncio.Future[int]) -> None:
     """Ignore the result."""
     if not done.cancelled():
         done.exception()

@@ -40,7 +40,8 @@ class NewSession:
     `request` and `resolved` are opaque bytes: the request as it came, and what
     it was resolved to (mode, sampling), so that another orchestrator goes on
     with the same values. `digest` identifies the request's content.
-    `ephemeral` sessions keep no text, tokens or prompt after their end.
+    `ephemeral` sessions keep no text, tokens or prompt after their end. `index` and `n`: which of
+    its request's completions it is, and of how many; this stays.
     """
 
     request: bytes
@@ -51,6 +52,8 @@ class NewSession:
     resolved: bytes = b""
     target_fingerprint: str = ""
     ephemeral: bool = False
+    index: int = 0
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class StoredSession:
     `matched_stop` is the stop string or the stop token's id, or why there is no end. Times are the
     store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
     `relaxed`: more may have been emitted than is stored. `verifier`: the one that made its last
-    tokens.
+    tokens. `index` and `n`: see `NewSession`.
     """
 
     status: SessionStatus
@@ -149,6 +152,8 @@ class StoredSession:
     lease_until_ms: int
     relaxed: bool = False
     verifier: str = ""
+    index: int = 0
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +256,11 @@ class SessionStore(SessionKeeper, Protocol):
         """This process stalled: owners fenced meanwhile must learn it before they emit."""
         ...
 
-    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
-        """Note that the owner in this term serves a call; no effect after it lost the session."""
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[int]:
+        """Note that the owner in this term serves a call; no effect after it lost the session.
+
+        The term that the session is in; 0: it is not known.
+        """
         ...
 
     def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:

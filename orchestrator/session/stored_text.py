@@ -13,7 +13,7 @@ from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredS
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.round_records import load_round
 from orchestrator.text import TextStream, Tokenizer
-from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange, StoreError
+from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange
 from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
 
 
@@ -113,15 +113,6 @@ def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
     return spec
 
 
-def numbered(stored: StoredSession) -> tuple[int, int]:
-    """Which of its request's completions a session is, and of how many."""
-    try:
-        spec = load_spec(stored.resolved, stored.prompt)
-    except (DataLoss, StoreError):
-        return 0, 1
-    return spec.index, spec.n
-
-
 def as_new(stored: StoredSession, owner: str) -> NewSession:
     """The record that the session began with, under its current owner."""
     return NewSession(
@@ -133,6 +124,8 @@ def as_new(stored: StoredSession, owner: str) -> NewSession:
         resolved=stored.resolved,
         target_fingerprint=stored.target_fingerprint,
         ephemeral=stored.ephemeral,
+        index=stored.index,
+        n=stored.n,
     )
 
 

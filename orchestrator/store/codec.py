@@ -9,6 +9,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
+from paceline.together import MOST_COMPLETIONS
+
 from orchestrator.session.ports import (
     Created,
     GivenUp,
@@ -94,6 +96,8 @@ def encode_session(
         "lease_ms": lease_ms,
         "relaxed": int(relaxed),
     }
+    if session.n > 1:
+        fields["completion"] = f"{session.index}/{session.n}"
     return list(chain.from_iterable(fields.items()))
 
 
@@ -119,6 +123,7 @@ def decode_session(reply: list[Any]) -> StoredSession:
     if (version := int(meta[b"version"])) > RECORD_VERSION:
         raise StoreError(f"the session was stored by a newer version ({version})")
     reason = meta.get(b"finish_reason")
+    index, n = _completion(meta.get(b"completion", b"0/1"))
     session = StoredSession(
         status=decode_status(meta[b"status"]),
         term=_count(meta[b"term"], _MOST_TERMS),
@@ -139,6 +144,8 @@ def decode_session(reply: list[Any]) -> StoredSession:
         lease_until_ms=int(meta[b"lease_until_ms"]),
         relaxed=meta.get(b"relaxed") == b"1",
         verifier=meta.get(b"verifier", b"").decode(),
+        index=index,
+        n=n,
     )
     _check_lengths(session)
     return session
@@ -149,6 +156,13 @@ def _count(text: bytes, limit: int) -> int:
     if not 0 <= value < limit:
         raise ValueError("a number is out of its range")
     return value
+
+
+def _completion(text: bytes) -> tuple[int, int]:
+    """Which completion it is, and of how many; ValueError for none that there can be."""
+    index, _, count = text.partition(b"/")
+    n = _count(count, MOST_COMPLETIONS + 1)
+    return _count(index, n), n
 
 
 def _check_lengths(session: StoredSession) -> None:

@@ -149,9 +149,9 @@ class RedisSessionStore:
         args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed, *reader)
         return self._call("acquire", key, args, codec.decode_session)
 
-    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[int]:
         """See `SessionStore.attend`."""
-        return self._call("attend", key, (term, call.reader, call.number), nothing)
+        return self._call("attend", key, (term, call.reader, call.number), _number)
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
         """See `SessionStore.hold`."""
@@ -218,7 +218,7 @@ class RedisSessionStore:
         packed, kept = codec.pack(token_ids), self._options.rounds_kept
         owner = held.owner if held else ""
         args = (term, round, base_len, packed, record, kept, owner, verifier)
-        return self._call("commit", key, args, _length, held)
+        return self._call("commit", key, args, _number, held)
 
     def finish(
         self,
@@ -332,5 +332,5 @@ def _sender(
     return Writer(servers, options, on_fenced)
 
 
-def _length(reply: Reply) -> int:
+def _number(reply: Reply) -> int:
     return int(reply[1])

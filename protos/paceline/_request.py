@@ -55,6 +55,12 @@ class Options(SamplingOptions, total=False):
     truncate_prompt_tokens: int
 
 
+_INSTEAD = {"best_of": "best_of: ask for n completions and compare them by their logprobs"}
+"""What others serve, and what to do here."""
+_FORMS = tuple(
+    field.name for field in pb.SamplingParams.DESCRIPTOR.oneofs_by_name["response_format"].fields
+)
+
 Message = Mapping[str, Any]
 """One turn of a conversation: {"role": ..., "content": ...}.
 
@@ -85,9 +91,11 @@ def build_request(
     if sum(given is not None for given in (prompt, tokens, messages)) != 1:
         raise TypeError("give exactly one of prompt, tokens and messages")
     if unknown := options.keys() - Options.__annotations__.keys():
-        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        hints = "".join(f"; {_INSTEAD[name]}" for name in sorted(unknown & _INSTEAD.keys()))
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}{hints}")
     if messages is None and (alone := sorted(_CONVERSATION & options.keys())):
         raise TypeError(f"{', '.join(alone)}: only with messages")
+    _check_sampling(options)
     request = pb.GenerateRequest(request_id=uuid.uuid4().hex if request_id is None else request_id)
     if n is not None and not 1 <= n <= MOST_COMPLETIONS:
         raise _refused("n", n, ValueError(f"allowed is 1 to {MOST_COMPLETIONS}"))
@@ -98,6 +106,18 @@ def build_request(
     for name, value in options.items():
         _set_option(request, name, value)
     return request
+
+
+def _check_sampling(options: Mapping[str, Any]) -> None:
+    """Refuse what a message cannot say, and would lose without a word."""
+    forms = [name for name in _FORMS if options.get(name) is not None]
+    if len(forms) > 1:
+        reason = ValueError(f"{' and '.join(forms)} are given; allowed is one response format")
+        raise _refused(f"sampling.{forms[1]}", options[forms[1]], reason)
+    allowed = options.get("allowed_token_ids")
+    if allowed is not None and len(allowed) == 0:
+        reason = ValueError("allowed is at least one token id; left out: any token")
+        raise _refused("sampling.allowed_token_ids", allowed, reason)
 
 
 def build_score_request(

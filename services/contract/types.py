@@ -412,6 +412,7 @@ class Progress:
     turn; 0 = it rests. Both count only time in which the worker's process could run; a worker
     that does not report them leaves them 0. `recalled_tokens`: drafted so far from texts of
     other sessions. `links`: orchestrators that are connected to it; 0 = not told.
+    `copied_tokens`: of prompts, copied so far from other completions' K/V.
     """
 
     steps: int = 0
@@ -425,6 +426,7 @@ class Progress:
     turn_ms: float = 0.0
     recalled_tokens: int = 0
     links: int = 0
+    copied_tokens: int = 0
 
     @property
     def stuck_ms(self) -> float:
@@ -462,6 +464,7 @@ class OpenDraft:
     with an empty one a session shares nothing.
     `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
     `top_rows`: tokens in each row of target predictions in commits; see `top_rows`.
+    `fork_scope`: completions of one prompt have the same one, and read it once.
     """
 
     session: str
@@ -481,6 +484,7 @@ class OpenDraft:
     phrase_scope: str = ""
     synchronous: bool = False
     top_rows: int = 0
+    fork_scope: str = ""
 
     @property
     def last_ids(self) -> tuple[int, ...]:

@@ -350,6 +350,7 @@ class DrafterCore:
             kv_tokens_capacity=kv.capacity,
             step_ms=self._step_ms,
             recalled_tokens=self._recalled,
+            copied_tokens=kv.copied,
         )
 
     def describe(self) -> WorkerDescription:

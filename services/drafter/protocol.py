@@ -90,18 +90,24 @@ class Proposed:
 class KVUsage:
     """Tokens a method holds reserved and can hold; zeros for a method without KV.
 
-    `budget`: whose they are. Methods on one engine say the same, and count once.
+    `budget`: whose they are. Methods on one engine say the same, and count once. `copied`: tokens
+    of prompts that the method copied from other sessions' K/V so far, in place of reading them.
     """
 
     used: int = 0
     capacity: int = 0
     budget: object = None
+    copied: int = 0
 
 
 def total(usages: Sequence[KVUsage]) -> KVUsage:
     """All of them together, each budget once."""
     distinct = {id(usage.budget or usage): usage for usage in usages}.values()
-    return KVUsage(sum(one.used for one in distinct), sum(one.capacity for one in distinct))
+    return KVUsage(
+        sum(one.used for one in distinct),
+        sum(one.capacity for one in distinct),
+        copied=sum(usage.copied for usage in usages),
+    )
 
 
 class Drafter(Protocol):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +80,12 @@ class KVCache(Protocol):
         """The same content with room of its own, independent from now on.
 
         Raises Overloaded without room, ValueError for less than it holds.
+        """
+
+    def copy_prefix(self, other: Self, length: int) -> None:
+        """Begin with the K/V of another text's first `length` tokens; this one is empty yet.
+
+        Raises ValueError where there is something, or the other one has no such chain.
         """
 
     def free(self) -> None:

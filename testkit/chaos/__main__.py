@@ -7,9 +7,11 @@ Two verifiers, drafters and orchestrators and a store, each behind a proxy. A qu
 sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
 coupled texts are compared with plain decoding before the first fault; of the others every
 token that anybody heard with what the session has at last. Without --target, tiny random
-models in float32, and the texts of STANDARD and BLOCK must have the target's exact distribution.
-The exit status is 1 where anything did not hold; the same --seed deals the same faults.
-Ctrl-C ends it with a report of what was seen.
+models, and in float32 the texts of STANDARD and BLOCK must have the target's exact distribution.
+With --batch-invariant verifiers compute in bfloat16, half of the sessions is greedy and the other
+half coupled, and each token must be that of plain decoding; with --dtype bfloat16 alone, to see
+what the mode is for, some are not. The exit status is 1 where anything did not hold; the same
+--seed deals the same faults. Ctrl-C ends it with a report of what was seen.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "rejection_sample_method": "block"},
 )
 """How sessions are sampled and verified, in turn."""
+SAME_TEXT = WAYS[::2]
+"""Those by which the text is that of plain decoding."""
+DTYPES = FLOAT32, BFLOAT16 = ("float32", "bfloat16")
 WIRE_SECONDS = 0.005
 SOAK_TOKENS = 16
 SOAK_KEEPS = ("--finished-ttl", "5")
@@ -53,7 +59,7 @@ SOAK_HOLDS = ("--prefix-cache-tokens", "4096")
 
 def main() -> int:
     """Run, print, and judge."""
-    given = _parser().parse_args()
+    given = parser().parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-chaos-models-") as folder:
             target, draft = given.target, given.draft
@@ -65,7 +71,8 @@ def main() -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -86,20 +93,29 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tls", action="store_true", help="mutual TLS on every connection but the store's"
     )
+    made.add_argument(
+        "--dtype", choices=DTYPES, help="number format of verifiers; left out: float32"
+    )
+    made.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="verifiers with that flag, in bfloat16 if --dtype does not say otherwise",
+    )
     made.add_argument("--target", default="", help="a model other than the tiny one")
     made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
 
 
-def cases(tokens: int) -> list[Case]:
-    """Different prompts; in turns greedy, and sampled with a seed by each rule."""
+def cases(tokens: int, ways: Sequence[Mapping[str, Any]] = WAYS) -> list[Case]:
+    """Different prompts; each of the ways in turn, with a seed."""
     prompts = load_prompts(SPEC_BENCH, CASES)
-    return [_case(number, prompt.text, tokens) for number, prompt in enumerate(prompts)]
+    ways = [ways[number % len(ways)] for number in range(len(prompts))]
+    texts = [prompt.text for prompt in prompts]
+    return [_case(number, *one, tokens) for number, one in enumerate(zip(texts, ways, strict=True))]
 
 
-def _case(number: int, text: str, tokens: int) -> Case:
-    way = WAYS[number % len(WAYS)]
+def _case(number: int, text: str, way: Mapping[str, Any], tokens: int) -> Case:
     fixed = {"max_tokens": tokens, "ignore_eos": True, "include_rounds": True}
     return Case(text[:PROMPT_LETTERS], {**way, "seed": 100 + number, **fixed})
 
@@ -107,14 +123,28 @@ def _case(number: int, text: str, tokens: int) -> Case:
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     bounds = given.faults, given.sessions, given.at_once, given.seconds
     plan = ChaosPlan(given.seed, *bounds, kinds=tuple(given.kind or ()))
-    with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls)) as cluster:
-        chaos = Chaos(cluster, cases(given.tokens), plan, say)
+    layout = Layout(
+        target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls, verifier_flags=computing(given)
+    )
+    ways = SAME_TEXT if given.batch_invariant else WAYS
+    with Cluster(layout) as cluster:
+        chaos = Chaos(cluster, cases(given.tokens, ways), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
-    if not given.target:
+    if not given.target and _dtype(given) == FLOAT32 and outcome.drawn:
         _judge_law(outcome, target, draft)
     show(plan, outcome)
     _write(given.json, content(plan, outcome))
     return 1 if outcome.violations else 0
+
+
+def computing(given: argparse.Namespace) -> tuple[str, ...]:
+    """The flags of verifiers for how they compute."""
+    invariant = ("--batch-invariant",) if given.batch_invariant else ()
+    return ("--dtype", _dtype(given), *invariant)
+
+
+def _dtype(given: argparse.Namespace) -> str:
+    return given.dtype or (BFLOAT16 if given.batch_invariant else FLOAT32)
 
 
 def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:
@@ -129,7 +159,11 @@ def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:
 def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
     keeps = (*ALWAYS_DRAFT, *SOAK_KEEPS)
     layout = Layout(
-        target, draft, tls=given.tls, verifier_flags=SOAK_HOLDS, orchestrator_flags=keeps
+        target,
+        draft,
+        tls=given.tls,
+        verifier_flags=(*computing(given), *SOAK_HOLDS),
+        orchestrator_flags=keeps,
     )
     with Cluster(layout) as cluster:
         work = soak(cluster, cases(SOAK_TOKENS), given.soak, given.at_once)

@@ -95,7 +95,8 @@ class Listener:
             if one.error is not None and not isinstance(one.error, Aborted)
         ]
         if not self.complete:
-            found.append(f"no end; {self.latest.transcript.next} tokens came")
+            told = "; ".join(f"reader {n}: {one.error}" for n, one in enumerate(self.chain, 1))
+            found.append(f"no end; {self.latest.transcript.next} tokens came; {told}")
         return found
 
     @property

@@ -51,7 +51,7 @@ def test_what_every_reader_heard_is_what_the_session_has():
         (heard((0, STORED[:3]), (2, STORED[2:])), "tokens doubled"),
         (heard((0, (*STORED[:3], 99, *STORED[4:]))), "tokens changed from offset 3 on"),
         (heard((0, STORED[:4])), "4 tokens instead of 6"),
-        (heard((0, STORED[:4]), ended=False), "no end; 4 tokens came"),
+        (heard((0, STORED[:4]), ended=False), "no end; 4 tokens came; reader 1: None"),
     ],
 )
 def test_tokens_that_are_lost_doubled_or_changed_are_told(transcript, why):

@@ -240,7 +240,7 @@ async def test_who_does_not_say_which_call_it_is_takes_over_as_ever(store):
 
 async def test_a_call_that_the_owner_serves_counts_like_one_that_took_over(store):
     await store.create(KEY, NEW, FIRST)
-    await store.attend(KEY, 1, THIRD)
+    assert await store.attend(KEY, 1, THIRD) == 1
     with pytest.raises(Fenced):
         await store.acquire(KEY, "o2", SECOND)
 
@@ -248,7 +248,7 @@ async def test_a_call_that_the_owner_serves_counts_like_one_that_took_over(store
 async def test_who_is_no_owner_any_more_notes_nothing(store):
     await store.create(KEY, NEW, FIRST)
     await store.acquire(KEY, "o2", SECOND)
-    await store.attend(KEY, 1, Call("reader", 9))
+    assert await store.attend(KEY, 1, Call("reader", 9)) == 2
     assert (await store.acquire(KEY, "o3", THIRD)).term == 3
 
 
@@ -260,5 +260,5 @@ async def test_an_earlier_call_is_not_noted_over_a_later_one(store):
 
 
 async def test_a_session_that_is_gone_has_nobody_to_note(backend, store):
-    await (await backend.store()).attend(KEY, 1, FIRST)
+    assert await (await backend.store()).attend(KEY, 1, FIRST) == 0
     assert not await backend.keys()

@@ -196,19 +196,47 @@ async def several_prompts(front: Front) -> None:
 
 
 async def several_completions(front: Front) -> None:
-    warm: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12, **ON}
-    alone = [await front.complete(seed=seed, **warm) for seed in (5, 6, 7)]
+    letters = {"ignore_eos": False, "regex": "[a-h]{2,60}"}
+    warm: dict[str, Any] = {"temperature": 1.0, "max_tokens": 60, "extra_body": letters}
+    alone = [await front.complete(seed=seed, **warm) for seed in range(5, 11)]
     texts = [one.choices[0].text for one in alone]
-    done = await front.complete(n=3, seed=5, **warm)
-    assert front.asked.n == 3
-    assert {one.index: one.text for one in done.choices} == dict(enumerate(texts))
-    told = [""] * 3
-    async for part in await front.complete(n=3, seed=5, stream=True, **warm):
+    # Of unlike length: they do not end in the order in which they are numbered.
+    assert sorted(texts, key=len) != texts
+    assert len(set(texts)) > 3
+    told = [""] * 6
+    async for part in await front.complete(n=6, seed=5, stream=True, **warm):
         for choice in part.choices:
             told[choice.index] += choice.text
     assert told == texts
-    chat = await front.chat(n=3, seed=5, **warm)
-    assert [one.index for one in chat.choices] == [0, 1, 2]
+    for name in ("", "", "four", "four"):
+        named = {"X-Request-Id": f"paceline(session={name})"} if name else {}
+        done = await front.complete(n=6, seed=5, extra_headers=named, **warm)
+        assert front.asked.n == 6
+        assert {one.index: one.text for one in done.choices} == dict(enumerate(texts))
+    chats = [await front.chat(seed=seed, **warm) for seed in range(5, 11)]
+    chat = await front.chat(n=6, seed=5, **warm)
+    assert [one.index for one in chat.choices] == list(range(6))
+    said = [one.choices[0].message.content for one in chats]
+    assert [one.message.content for one in chat.choices] == said
+
+
+async def echoes(front: Front) -> None:
+    fixed: dict[str, Any] = {"seed": 1, "max_tokens": 4, "extra_body": {"regex": "[a-h]{8}"}}
+    said = (await front.complete(**fixed)).choices[0].text
+    for more, whole in (({"echo": True}, f"the law{said}"), ({"suffix": "z"}, f"{said}z")):
+        done = await front.complete(logprobs=2, **more, **fixed)
+        assert done.choices[0].text == whole
+        assert done.choices[0].logprobs is None
+        assert done.usage.completion_tokens <= 4
+        [request] = front.ears.asked
+        assert not request.sampling_params.HasField("prompt_logprobs")
+        parts = [part async for part in await front.complete(stream=True, **more, **fixed)]
+        assert "".join(part.choices[0].text for part in parts if part.choices) == whole
+    several = await front.complete(echo=True, n=2, **fixed)
+    assert all(choice.text.startswith("the law") for choice in several.choices)
+    nothing = front.complete(echo=True, logprobs=1, max_tokens=0)
+    await refused(nothing, 400, "sampling_params.max_tokens: 0 is not allowed; allowed is 1 to")
+    await refused(front.complete(prompt=[70, 71]), 400, "prompt")
 
 
 async def least_tokens(front: Front) -> None:
@@ -242,6 +270,7 @@ TAKEN: dict[str, Check] = {
     "`usage`": usage,
     "several prompts": several_prompts,
     "`n`": several_completions,
+    "`echo`, `suffix` of a completion": echoes,
     "`min_tokens`": least_tokens,
     "`logit_bias`, `best_of`, `truncate_prompt_tokens`": dropped,
 }

@@ -71,6 +71,28 @@ async def test_each_completion_is_the_text_of_a_single_request_with_its_seed(way
         assert len(set(alone)) == (1 if way == "greedy" else 4)
 
 
+@pytest.mark.parametrize("method", ["model", "graph", "ngram,model"])
+@pytest.mark.parametrize("way", ["greedy", "coupled"])
+async def test_a_drafter_reads_the_prompt_once_and_no_text_changes(way, method):
+    methods = tuple(method.split(","))
+    drafters = [await start_drafter("d1", methods=methods)]
+    # Longer, so that the model has time to read beside n-grams.
+    options = WAYS[way] | {"method": method, "max_tokens": 60, "include_rounds": True}
+    async with cluster([await start_verifier()], drafters, PATIENT) as running:
+        alone = [
+            (await running.client.generate(LONG, **options | {"seed": seed % 2**64})).token_ids
+            for seed in range(WARM["seed"], WARM["seed"] + 4)
+        ]
+        assert drafters[0].host.progress().copied_tokens == 0
+        several = await running.client.generate(LONG, n=4, **options)
+        assert [one.token_ids for one in several] == alone
+        assert sum(one.speculation.draft_acceptance_rate for one in several)
+        copied = drafters[0].host.progress().copied_tokens
+        most = 3 * (TOKENS - 1)
+        # One that ends before the model is there for it copies nothing.
+        assert copied == most or (method == "ngram,model" and copied % (TOKENS - 1) == 0 < copied)
+
+
 @pytest.mark.parametrize("way", ["kept", "ephemeral", "no prefix cache"])
 async def test_the_prompt_of_eight_completions_is_computed_once(way):
     start = uncached if way == "no prefix cache" else start_verifier
@@ -166,6 +188,24 @@ async def test_one_completion_is_aborted_alone_and_the_request_ends_all():
         await until(lambda: not running.inference.active_sessions)
         with pytest.raises(paceline.NotFound):
             await client.abort("q")
+
+
+async def test_all_of_an_ephemeral_request_are_aborted_from_afar_though_the_first_has_ended():
+    verifiers = [await known_verifier(5.0)]
+    asked = ENDLESS | {"ephemeral": True, "request_id": "r"}
+    async with (
+        cluster(verifiers, [], PATIENT) as one,
+        orchestrator("o2", one.redis, verifiers, [], PATIENT) as other,
+    ):
+        stream = one.client.generate("ab", n=3, **asked)
+        await begun(stream)
+        await one.client.abort("r.0")
+        ended = await other.client.get_session("r.0")
+        assert (ended.status, ended.index, ended.n) == (SessionStatus.ABORTED, 0, 3)
+        await other.client.abort("r")
+        last = await other.client.get_session("r.2")
+        assert (last.status, last.index, last.n) == (SessionStatus.ABORTED, 2, 3)
+        await stream.aclose()
 
 
 async def test_a_reader_that_leaves_ends_all():

@@ -32,13 +32,13 @@ ABORTED, OK = grpc.StatusCode.ABORTED, grpc.StatusCode.OK
 
 @asynccontextmanager
 async def two(
-    verifiers, drafters=(), patience: LinkLimits = PATIENT
+    verifiers, drafters=(), patience: LinkLimits = PATIENT, keep: StoreOptions = QUICK
 ) -> AsyncIterator[tuple[list[Cluster], list[FrontDoor]]]:
     async with AsyncExitStack() as stack:
         drafters = list(drafters)
-        first = await stack.enter_async_context(cluster(verifiers, drafters, patience, QUICK))
+        first = await stack.enter_async_context(cluster(verifiers, drafters, patience, keep))
         second = await stack.enter_async_context(
-            orchestrator("o2", first.redis, verifiers, drafters, patience, QUICK)
+            orchestrator("o2", first.redis, verifiers, drafters, patience, keep)
         )
         both = [first, second]
         yield both, await stack.enter_async_context(doors(*both))
@@ -83,6 +83,31 @@ async def test_a_call_carried_out_late_takes_nothing_from_its_reader(again):
         await third.end()
     assert (late.status, late.tokens) == (ABORTED, [])
     assert (third.status, third.tokens) == (OK, plain_text())
+
+
+@pytest.mark.parametrize("again", ["resumed", "asked for"])
+async def test_a_reader_comes_back_to_an_owner_that_does_not_know_that_it_took_the_session_away(
+    again,
+):
+    """Its call to another server was carried out there and then broke; the first owner is idle."""
+    slow = StoreOptions(lease_ms=60_000)
+    async with two([await start_verifier()], patience=SHORT, keep=slow) as (both, (one, other)):
+        first = await left_alone(both[0], one)
+        second = other.resume("s", 0, call="reader/1")
+        await until(lambda: second.tokens)
+        second.call.cancel()
+        if again == "resumed":
+            third = one.resume("s", 0, call="reader/2")
+        else:
+            third = one.generate("s", LONG, call="reader/2")
+        await until(lambda: third.tokens or third.status)
+        assert third.status is None
+        await first.end()
+        assert first.status is ABORTED
+        assert await other.abort("s") is OK
+        assert await one.abort("s") is OK
+        await third.end()
+        assert third.reason == pb.FINISH_REASON_ABORT
 
 
 async def test_a_name_that_cannot_be_read_is_no_name():

@@ -324,3 +324,29 @@ async def test_what_a_conversation_cannot_hold_is_refused_at_once(client, wrong,
 async def test_tools_need_messages(client):
     with pytest.raises(TypeError, match="continue_final_message, tools: only with messages"):
         client.generate("hi", tools=[], continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "said"),
+    [
+        (
+            {"regex": "a", "json_schema": "{}"},
+            "sampling.regex",
+            "json_schema and regex are given; allowed is one response format",
+        ),
+        (
+            {"allowed_token_ids": []},
+            "sampling.allowed_token_ids",
+            "allowed is at least one token id; left out: any token",
+        ),
+    ],
+)
+async def test_what_a_message_would_lose_without_a_word_is_refused(client, asked, field, said):
+    with pytest.raises(paceline.InvalidArgument, match=said) as caught:
+        client.generate("hi", **asked)
+    assert caught.value.violations[0].field == field
+
+
+async def test_the_best_of_several_is_not_chosen(client):
+    with pytest.raises(TypeError, match="best_of: ask for n completions and compare them"):
+        client.generate("hi", best_of=3)

@@ -180,6 +180,41 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill():
         text = [*text, *source.choice([(9, 10, 3), (9, 11), (12,), (4, 4)])]
 
 
+def test_of_completions_of_one_prompt_one_is_read_and_the_others_copy_it():
+    text, names = [number * 5 % VOCAB for number in range(41)], [f"r.{n}" for n in range(5)]
+    fed = {}
+    for scope in ("", "acme/r"):
+        bench = Bench(Clear(), AheadRules(rows=32))
+        for name in names:
+            bench.core.handle(0, opening(text, name, fork_scope=scope))
+        while bench.core.step():
+            pass
+        assert all(bench.places_of(name).unseen == 0 for name in names)
+        laws = [bench.places_of(name).law(()) for name in names]
+        assert len({law.ids for law in laws}) == 1
+        fed[scope] = sum(sum(step) for step in bench.engine.forwards)
+        saved = 4 * 39 if scope else 0
+        assert bench.core.progress().copied_tokens == saved
+        for name in names:
+            bench.tell(t.CloseDraft(name))
+        assert bench.engine.kv_tokens_used == 0
+        assert not bench.core._drafters["model"].prompts._members
+    # Beside their prompts sessions are fed places, more or less of them.
+    assert fed[""] - fed["acme/r"] > 3 * 39
+
+
+def test_nobody_waits_for_a_session_that_the_model_has_lost():
+    text, bench = [number * 5 % VOCAB for number in range(41)], Bench(rules=AheadRules(rows=8))
+    for name in ("r.0", "r.1"):
+        bench.core.handle(0, opening(text, name, fork_scope="acme/r"))
+    bench.core.step()
+    bench.places_of("r.0").lost = True
+    while bench.core.step():
+        pass
+    assert bench.places_of("r.0").unseen
+    assert not bench.places_of("r.1").unseen
+
+
 # --- when it goes --------------------------------------------------------------
 
 

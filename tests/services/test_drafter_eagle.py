@@ -187,6 +187,34 @@ def test_an_accepted_draft_goes_on_from_the_states_that_came_with_the_verdict(en
     assert site.drafted()[0] == int(engine.head_ids[rows[-1].argmax()])
 
 
+@pytest.mark.parametrize("method", ["eagle", "ngram,eagle"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_completions_of_one_prompt_draft_from_the_states_that_one_of_them_was_told(
+    engine, method, shared
+):
+    scope = {"fork_scope": "acme/r"} if shared else {}
+    trees = {"num_candidates": 4} if method != "eagle" else {}
+    site = Site(engine, method, window=3, **scope, **trees)
+    other = drafter_kit.opening("other", PROMPT, method=method, window=3, **scope, **trees)
+    site.core.handle(1, other)
+    site.settle()
+    site.read()
+    site.settle()
+    site.commit(TEXT[:1])
+    # The verifier copied the prompt: of that it tells no states.
+    first = len(PROMPT) - 1
+    rows = states(range(first, first + 1), engine.state_width)
+    site.core.handle(1, t.CommitDraft("other", 1, 0, (TEXT[0],), states=rows))
+    drafts = site.settle()
+    tokens = {
+        name: [token for one in drafts if one.session == name for token in one.tree.token_ids]
+        for name in ("s", "other")
+    }
+    assert tokens["s"]
+    assert (tokens["other"] == tokens["s"]) == shared
+    assert site.core.progress().copied_tokens == (first if shared else 0)
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_without_the_prompts_states_it_drafts_from_those_that_came(engine, count):
     site = Site(engine, window=3)

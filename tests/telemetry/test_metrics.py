@@ -268,6 +268,14 @@ def test_a_worker_shows_its_steps_and_its_load(start):
     assert page.value("paceline_kv_tokens_capacity") == 4096
 
 
+def test_a_drafter_counts_what_it_copied_of_prompts(start):
+    telemetry = start("drafter", metrics_port=0)
+    tracer = StepTracer(telemetry)
+    tracer.watch({"drafter": lambda: Progress(copied_tokens=117)})
+    tracer.close()
+    assert scrape(telemetry).value("paceline_draft_prompt_copied_total") == 117
+
+
 @pytest.mark.parametrize(
     ("role", "kinds"),
     [("verifier", {"prefill", "verify"}), ("drafter", {"prefill", "draft", "prepared"})],

@@ -20,7 +20,6 @@ from orchestrator.frontdoor.intake import vetted
 from orchestrator.session.answer import Event
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import Call, SessionKey
-from orchestrator.session.stored_text import numbered
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import InvalidRequest
@@ -123,7 +122,6 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
                 )
             else:
                 stored, rounds = await self._inference.stored(key), []
-        index, count = numbered(stored)
         return pb.GetSessionResponse(
             session_id=request.session_id,
             status=replies.NUMBERS[stored.status],
@@ -133,8 +131,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             seed=stored.seed,
             created_unix_ms=stored.created_ms,
             rounds=rounds,
-            index=index,
-            n=count,
+            index=stored.index,
+            n=stored.n,
         )
 
     async def GetModelInfo(  # noqa: N802

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.session.answer import Chunk, Complete, Event, Started
@@ -25,19 +27,29 @@ def acceptance(totals: SpecTotals) -> tuple[tuple[str, str], ...]:
 class Answers:
     """The responses of a request's completions, each with its index.
 
-    `totals`: what became of the drafts of those that have ended.
+    Without a stream they come in the order of their indices, whichever has ended first: smg numbers
+    them as they come. `totals`: what became of the drafts of those that have ended.
     """
 
     def __init__(self, asked: engine.GenerateRequest) -> None:
         count = max(1, asked.sampling_params.n)
         self._answers = [Answer(asked, index) for index in range(count)]
+        self._stream, self._next = asked.stream, 0
+        self._held: dict[int, engine.GenerateResponse] = {}
         self.totals = SpecTotals()
 
-    def add(self, event: Event) -> engine.GenerateResponse | None:
-        """The response to one event, if any."""
+    def add(self, event: Event) -> Iterator[engine.GenerateResponse]:
+        """The responses that can be sent with one event."""
         if isinstance(event, Complete):
             self.totals.join(event.totals)
-        return self._answers[event.completion].add(event)
+        response = self._answers[event.completion].add(event)
+        if response is not None and self._stream:
+            yield response
+        elif response is not None:
+            self._held[event.completion] = response
+        while self._next in self._held:
+            yield self._held.pop(self._next)
+            self._next += 1
 
 
 class Answer:

@@ -100,9 +100,9 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
                 del request  # It may be megabytes long, and the stream hours.
                 async with aclosing(started) as events:
                     async for event in events:
-                        response = answers.add(event)
-                        if response and not await told(context, response, self._patience):
-                            return
+                        for response in answers.add(event):
+                            if not await told(context, response, self._patience):
+                                return
                 context.set_trailing_metadata(acceptance(answers.totals))
 
     async def _start(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19paceline/v1/drafter.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x1f\n\x1d\x44rafterServiceDescribeRequest\"y\n\x1e\x44rafterServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\x12\'\n\x08progress\x18\x02 \x01(\x0b\x32\x15.paceline.v1.Progress\"q\n\x19\x44rafterServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12-\n\x08\x63ommands\x18\x02 \x03(\x0b\x32\x1b.paceline.v1.DrafterCommand\"\xec\x01\n\x0e\x44rafterCommand\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.paceline.v1.OpenDraftH\x00\x12*\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x18.paceline.v1.CommitDraftH\x00\x12(\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x17.paceline.v1.CloseDraftH\x00\x12%\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12*\n\x06states\x18\x05 \x01(\x0b\x32\x18.paceline.v1.DraftStatesH\x00\x42\t\n\x07\x63ommand\"\xfd\x02\n\tOpenDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06prompt\x18\x03 \x03(\r\x12\x11\n\tcommitted\x18\x04 \x03(\r\x12%\n\x04mode\x18\x05 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\x06 \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12\x0e\n\x06window\x18\x08 \x01(\r\x12\x16\n\x0enum_candidates\x18\t \x01(\r\x12\x15\n\rdrafter_index\x18\n \x01(\r\x12\x0e\n\x06method\x18\x0b \x01(\t\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x0f\n\x07options\x18\r \x01(\x0c\x12\x12\n\nvocab_size\x18\x0e \x01(\r\x12\x14\n\x0cphrase_scope\x18\x0f \x01(\t\x12\x13\n\x0bsynchronous\x18\x10 \x01(\x08\x12\x10\n\x08top_rows\x18\x11 \x01(\r\"w\n\x0b\x43ommitDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x10\n\x08top_rows\x18\x05 \x01(\x0c\x12\x0e\n\x06states\x18\x06 \x01(\x0c\"R\n\x0b\x44raftStates\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06states\x18\x04 \x01(\x0c\" \n\nCloseDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\",\n\x06\x43redit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06window\x18\x02 \x01(\r\"G\n\x1a\x44rafterServiceLinkResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterEvent\"\xec\x01\n\x0c\x44rafterEvent\x12*\n\x06opened\x18\x01 \x01(\x0b\x32\x18.paceline.v1.DraftOpenedH\x00\x12#\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x12.paceline.v1.DraftH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12,\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x1a.paceline.v1.SessionFailedH\x00\x42\x07\n\x05\x65vent\"0\n\x0b\x44raftOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\"\xda\x01\n\x05\x44raft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x1a\n\x12\x62\x61se_committed_len\x18\x03 \x01(\r\x12\x16\n\x0e\x66irst_position\x18\x04 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x04\x12$\n\x04tree\x18\x06 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\r\n\x05\x66inal\x18\x07 \x01(\x08\x12\x10\n\x08\x64raft_ms\x18\x08 \x01(\x02\x12\r\n\x05reach\x18\t \x03(\x02\x12\x0f\n\x07sources\x18\n \x01(\x0c\x32\xd2\x01\n\x0e\x44rafterService\x12\x63\n\x08\x44\x65scribe\x12*.paceline.v1.DrafterServiceDescribeRequest\x1a+.paceline.v1.DrafterServiceDescribeResponse\x12[\n\x04Link\x12&.paceline.v1.DrafterServiceLinkRequest\x1a\'.paceline.v1.DrafterServiceLinkResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19paceline/v1/drafter.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x1f\n\x1d\x44rafterServiceDescribeRequest\"y\n\x1e\x44rafterServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\x12\'\n\x08progress\x18\x02 \x01(\x0b\x32\x15.paceline.v1.Progress\"q\n\x19\x44rafterServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12-\n\x08\x63ommands\x18\x02 \x03(\x0b\x32\x1b.paceline.v1.DrafterCommand\"\xec\x01\n\x0e\x44rafterCommand\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.paceline.v1.OpenDraftH\x00\x12*\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x18.paceline.v1.CommitDraftH\x00\x12(\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x17.paceline.v1.CloseDraftH\x00\x12%\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12*\n\x06states\x18\x05 \x01(\x0b\x32\x18.paceline.v1.DraftStatesH\x00\x42\t\n\x07\x63ommand\"\x91\x03\n\tOpenDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06prompt\x18\x03 \x03(\r\x12\x11\n\tcommitted\x18\x04 \x03(\r\x12%\n\x04mode\x18\x05 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\x06 \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12\x0e\n\x06window\x18\x08 \x01(\r\x12\x16\n\x0enum_candidates\x18\t \x01(\r\x12\x15\n\rdrafter_index\x18\n \x01(\r\x12\x0e\n\x06method\x18\x0b \x01(\t\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x0f\n\x07options\x18\r \x01(\x0c\x12\x12\n\nvocab_size\x18\x0e \x01(\r\x12\x14\n\x0cphrase_scope\x18\x0f \x01(\t\x12\x13\n\x0bsynchronous\x18\x10 \x01(\x08\x12\x10\n\x08top_rows\x18\x11 \x01(\r\x12\x12\n\nfork_scope\x18\x12 \x01(\t\"w\n\x0b\x43ommitDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x10\n\x08top_rows\x18\x05 \x01(\x0c\x12\x0e\n\x06states\x18\x06 \x01(\x0c\"R\n\x0b\x44raftStates\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06states\x18\x04 \x01(\x0c\" \n\nCloseDraft\x12\x12\n\nsession_id\x18\x01 \x01(\t\",\n\x06\x43redit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06window\x18\x02 \x01(\r\"G\n\x1a\x44rafterServiceLinkResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterEvent\"\xec\x01\n\x0c\x44rafterEvent\x12*\n\x06opened\x18\x01 \x01(\x0b\x32\x18.paceline.v1.DraftOpenedH\x00\x12#\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x12.paceline.v1.DraftH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12,\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x1a.paceline.v1.SessionFailedH\x00\x42\x07\n\x05\x65vent\"0\n\x0b\x44raftOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\"\xda\x01\n\x05\x44raft\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x1a\n\x12\x62\x61se_committed_len\x18\x03 \x01(\r\x12\x16\n\x0e\x66irst_position\x18\x04 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x04\x12$\n\x04tree\x18\x06 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\r\n\x05\x66inal\x18\x07 \x01(\x08\x12\x10\n\x08\x64raft_ms\x18\x08 \x01(\x02\x12\r\n\x05reach\x18\t \x03(\x02\x12\x0f\n\x07sources\x18\n \x01(\x0c\x32\xd2\x01\n\x0e\x44rafterService\x12\x63\n\x08\x44\x65scribe\x12*.paceline.v1.DrafterServiceDescribeRequest\x1a+.paceline.v1.DrafterServiceDescribeResponse\x12[\n\x04Link\x12&.paceline.v1.DrafterServiceLinkRequest\x1a\'.paceline.v1.DrafterServiceLinkResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,23 +41,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTERCOMMAND']._serialized_start=339
   _globals['_DRAFTERCOMMAND']._serialized_end=575
   _globals['_OPENDRAFT']._serialized_start=578
-  _globals['_OPENDRAFT']._serialized_end=959
-  _globals['_COMMITDRAFT']._serialized_start=961
-  _globals['_COMMITDRAFT']._serialized_end=1080
-  _globals['_DRAFTSTATES']._serialized_start=1082
-  _globals['_DRAFTSTATES']._serialized_end=1164
-  _globals['_CLOSEDRAFT']._serialized_start=1166
-  _globals['_CLOSEDRAFT']._serialized_end=1198
-  _globals['_CREDIT']._serialized_start=1200
-  _globals['_CREDIT']._serialized_end=1244
-  _globals['_DRAFTERSERVICELINKRESPONSE']._serialized_start=1246
-  _globals['_DRAFTERSERVICELINKRESPONSE']._serialized_end=1317
-  _globals['_DRAFTEREVENT']._serialized_start=1320
-  _globals['_DRAFTEREVENT']._serialized_end=1556
-  _globals['_DRAFTOPENED']._serialized_start=1558
-  _globals['_DRAFTOPENED']._serialized_end=1606
-  _globals['_DRAFT']._serialized_start=1609
-  _globals['_DRAFT']._serialized_end=1827
-  _globals['_DRAFTERSERVICE']._serialized_start=1830
-  _globals['_DRAFTERSERVICE']._serialized_end=2040
+  _globals['_OPENDRAFT']._serialized_end=979
+  _globals['_COMMITDRAFT']._serialized_start=981
+  _globals['_COMMITDRAFT']._serialized_end=1100
+  _globals['_DRAFTSTATES']._serialized_start=1102
+  _globals['_DRAFTSTATES']._serialized_end=1184
+  _globals['_CLOSEDRAFT']._serialized_start=1186
+  _globals['_CLOSEDRAFT']._serialized_end=1218
+  _globals['_CREDIT']._serialized_start=1220
+  _globals['_CREDIT']._serialized_end=1264
+  _globals['_DRAFTERSERVICELINKRESPONSE']._serialized_start=1266
+  _globals['_DRAFTERSERVICELINKRESPONSE']._serialized_end=1337
+  _globals['_DRAFTEREVENT']._serialized_start=1340
+  _globals['_DRAFTEREVENT']._serialized_end=1576
+  _globals['_DRAFTOPENED']._serialized_start=1578
+  _globals['_DRAFTOPENED']._serialized_end=1626
+  _globals['_DRAFT']._serialized_start=1629
+  _globals['_DRAFT']._serialized_end=1847
+  _globals['_DRAFTERSERVICE']._serialized_start=1850
+  _globals['_DRAFTERSERVICE']._serialized_end=2060
 # @@protoc_insertion_point(module_scope)

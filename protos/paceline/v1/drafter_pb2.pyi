@@ -42,7 +42,7 @@ class DrafterCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDraft, _Mapping]] = ..., commit: _Optional[_Union[CommitDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDraft, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., states: _Optional[_Union[DraftStates, _Mapping]] = ...) -> None: ...
 
 class OpenDraft(_message.Message):
-    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous", "top_rows")
+    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous", "top_rows", "fork_scope")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class OpenDraft(_message.Message):
     PHRASE_SCOPE_FIELD_NUMBER: _ClassVar[int]
     SYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FORK_SCOPE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
@@ -77,7 +78,8 @@ class OpenDraft(_message.Message):
     phrase_scope: str
     synchronous: bool
     top_rows: int
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ..., top_rows: _Optional[int] = ...) -> None: ...
+    fork_scope: str
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ..., top_rows: _Optional[int] = ..., fork_scope: _Optional[str] = ...) -> None: ...
 
 class CommitDraft(_message.Message):
     __slots__ = ("session_id", "epoch", "base_len", "token_ids", "top_rows", "states")

@@ -217,7 +217,7 @@ class LinkHello(_message.Message):
     def __init__(self, orchestrator_id: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("steps", "sessions", "queued_tokens", "kv_tokens_used", "kv_tokens_capacity", "step_ms", "kv_tokens_spare", "oldest_command_ms", "turn_ms", "recalled_tokens", "links")
+    __slots__ = ("steps", "sessions", "queued_tokens", "kv_tokens_used", "kv_tokens_capacity", "step_ms", "kv_tokens_spare", "oldest_command_ms", "turn_ms", "recalled_tokens", "links", "copied_tokens")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,7 @@ class Progress(_message.Message):
     TURN_MS_FIELD_NUMBER: _ClassVar[int]
     RECALLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    COPIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     sessions: int
     queued_tokens: int
@@ -240,7 +241,8 @@ class Progress(_message.Message):
     turn_ms: float
     recalled_tokens: int
     links: int
-    def __init__(self, steps: _Optional[int] = ..., sessions: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ..., step_ms: _Optional[float] = ..., kv_tokens_spare: _Optional[int] = ..., oldest_command_ms: _Optional[float] = ..., turn_ms: _Optional[float] = ..., recalled_tokens: _Optional[int] = ..., links: _Optional[int] = ...) -> None: ...
+    copied_tokens: int
+    def __init__(self, steps: _Optional[int] = ..., sessions: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ..., step_ms: _Optional[float] = ..., kv_tokens_spare: _Optional[int] = ..., oldest_command_ms: _Optional[float] = ..., turn_ms: _Optional[float] = ..., recalled_tokens: _Optional[int] = ..., links: _Optional[int] = ..., copied_tokens: _Optional[int] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ("deadline_ms",)

@@ -244,10 +244,10 @@ class EagleCache(PagedCache):
         What is known of this text's states stays. Raises ValueError where there is something, or
         the other one has no such chain.
         """
-        own = self.known
+        own, anchored = self.known, self.anchored
         super().copy_prefix(other, length)
         self._settle(length)
-        self.known = own
+        self.known, self.anchored = own, max(anchored, min(self.anchored, length))
 
     def _settle(self, length: int) -> None:
         """What is known of `length` tokens goes with these; texts may differ from there on."""

@@ -35,10 +35,15 @@ class Tally:
 def register_counter(meter: Meter, metric: Metric, rows: Sequence[tuple[str, ...]] = ()) -> Tally:
     """A new counter that `meter` collects."""
     tally = Tally(metric, rows)
-    meter.create_observable_counter(
-        metric.name, [_callback(metric, tally.read)], metric.unit, metric.help
-    )
+    register_total(meter, metric, tally.read)
     return tally
+
+
+def register_total(meter: Meter, metric: Metric, read: Reading) -> None:
+    """A counter that is kept elsewhere, and `read` in the collecting thread."""
+    meter.create_observable_counter(
+        metric.name, [_callback(metric, read)], metric.unit, metric.help
+    )
 
 
 def register_gauge(meter: Meter, metric: Metric, read: Reading) -> None:

@@ -585,6 +585,12 @@ STEP_TOKEN_COUNT = Metric(
     "Tokens drafted, verified or prefilled.",
     ("role", "kind"),
 )
+COPIED_PROMPT_TOKENS = Metric(
+    "paceline.draft.prompt.copied",
+    _COUNTER,
+    "{token}",
+    "Tokens of prompts that a drafter did not read, but copied from another completion's K/V.",
+)
 STEPS_UNTRACED = Metric(
     "paceline.step.untraced", _COUNTER, "{step}", "Steps that came too fast to be recorded."
 )

@@ -28,6 +28,7 @@ from services.runtime.telemetry.instruments import (
     Tally,
     register_counter,
     register_gauge,
+    register_total,
 )
 from services.runtime.telemetry.page import Contexts, Page
 
@@ -103,6 +104,10 @@ class Telemetry:
     def counter(self, metric: names.Metric, rows: Sequence[tuple[str, ...]] = ()) -> Tally:
         """A counter to add to; `rows` are label values to show from the start."""
         return register_counter(self._meter, metric, rows)
+
+    def total(self, metric: names.Metric, read: Reading) -> None:
+        """A counter that is kept elsewhere; it is read as a gauge is."""
+        register_total(self._meter, metric, read)
 
     def gauge(self, metric: names.Metric, read: Reading) -> None:
         """A gauge that is read when somebody collects it, in the collecting thread."""

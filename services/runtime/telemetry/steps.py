@@ -81,6 +81,9 @@ class StepTracer:
             names.QUEUED_TOKENS,
             lambda: [(read().queued_tokens, (r,)) for r, read in progress.items()],
         )
+        if (drafter := progress.get("drafter")) is not None:
+            copied = names.COPIED_PROMPT_TOKENS
+            self._telemetry.total(copied, lambda: [(drafter().copied_tokens, ())])
         gauge(names.KV_USED, lambda: [(engine().kv_tokens_used, ())])
         gauge(names.KV_SPARE, lambda: [(engine().kv_tokens_spare, ())])
         gauge(names.KV_CAPACITY, lambda: [(engine().kv_tokens_capacity, ())])

@@ -85,7 +85,7 @@ class EagleDrafter(ModelDrafter):
         if not self._engine.soft_ids:
             return super()._session(key, opening, reserve, vocab_size)
         longest, masks = self._engine.max_context_length, self._engine.soft_ids
-        with freed_on_error(self._engine.new_cache(reserve + len(masks))) as cache:
+        with freed_on_error(self._own_cache(key, opening, reserve + len(masks))) as cache:
             session: ModelSession = ParallelSession(opening, cache, vocab_size, longest, masks)
             return session
 
@@ -114,7 +114,10 @@ class EagleDrafter(ModelDrafter):
     def _read(self, asks: Sequence[Ask]) -> bool:
         """One forward of text whose states are known, and that nothing is drafted behind yet."""
         left, segments = self._step_tokens, []
+        going = [ask.key for ask in asks]
         for ask in asks:
+            if not self.prompts.ready(ask.key, going):
+                continue
             session = self._anchored(ask.key)
             tokens = session.unread(ask)[:left]
             left -= len(tokens)

@@ -50,7 +50,7 @@ class GraphDrafter(ModelDrafter):
 
     def _session(
         self,
-        key: SessionKey,  # noqa: ARG002
+        key: SessionKey,
         opening: OpenDraft,
         reserve: int,
         vocab_size: int,
@@ -60,5 +60,5 @@ class GraphDrafter(ModelDrafter):
         rules = replace(self._rules, same_depth=mode is VerifyMode.COUPLED)
         longest = self._engine.max_context_length
         plan = self._growth(opening) or default_growth()
-        with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
+        with freed_on_error(self._own_cache(key, opening, reserve + NODES_IN_KV)) as cache:
             return GraphSession(opening, cache, vocab_size, longest, rules, plan, self.figures)

@@ -82,11 +82,13 @@ class Ahead:
         """Seconds."""
         return self._clock()
 
+    def goes_on(self, places: Places) -> bool:
+        """Whether the model goes on with a session, when its turn comes."""
+        return not (places.lost or places.due.stalled(self._clock()))
+
     def step(self, sessions: Iterable[Places]) -> bool:
         """One forward for the first of them, if there is time; False = not now. Raises nothing."""
-        now = self._clock()
-        going = (one for one in sessions if not (one.lost or one.due.stalled(now)))
-        known = list(islice(going, self._rules.sessions))
+        known = list(islice(filter(self.goes_on, sessions), self._rules.sessions))
         try:
             return self._step(known)
         except Exception:

@@ -8,7 +8,7 @@ else the two draft chains in turn, as any methods together; see `combined`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -80,8 +80,7 @@ class InformedDrafter:
         try:
             self._ngram.open(key, opening, places)
         except BaseException:
-            if places is not None:
-                places.cache.free()
+            self._free(key, places)
             raise
         self._places[key] = places
 
@@ -99,9 +98,13 @@ class InformedDrafter:
         if key not in self._places:
             self._chains.close(key)
             return
-        if (places := self._places.pop(key)) is not None:
-            places.cache.free()
+        self._free(key, self._places.pop(key))
         self._ngram.close(key)
+
+    def _free(self, key: SessionKey, places: Places | None) -> None:
+        if places is not None:
+            self._model.close(key)
+            places.cache.free()
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The trees that can be made at once; chains, where those were asked for."""
@@ -124,14 +127,20 @@ class InformedDrafter:
 
     def _follow(self, asks: Sequence[Ask]) -> None:
         """Take the texts in; a model that is waited for goes to their ends first."""
-        followed = []
+        followed: dict[SessionKey, Places] = {}
         for ask in asks:
             if (places := self._places[ask.key]) is not None:
                 places.due.came(self._ahead.now)
                 places.follow(ask.text)
-                followed.append(places)
+                followed[ask.key] = places
         for _ in range(self._awaited if followed else 0):
-            self._ahead.step(followed)
+            self._step(followed)
+
+    def _step(self, sessions: Mapping[SessionKey, Places]) -> bool:
+        """Go on with those that wait for nobody to read their prompt."""
+        going = [key for key, places in sessions.items() if self._ahead.goes_on(places)]
+        ready = self._model.prompts.ready
+        return self._ahead.step([sessions[key] for key in going if ready(key, going)])
 
     def _tree(self, ask: Ask) -> Proposed:
         places, ahead = self._places[ask.key], self._ahead
@@ -150,8 +159,8 @@ class InformedDrafter:
         share its memory meanwhile. A head reads what that verifier has read.
         """
         known = list(asks)
-        places = [self._gone_on(ask) for ask in known if ask.room > 0]
-        if self._ahead.step([one for one in places if one is not None]):
+        places = {ask.key: self._gone_on(ask) for ask in known if ask.room > 0}
+        if self._step({key: one for key, one in places.items() if one is not None}):
             return True
         return self._chains.idle([ask for ask in known if ask.key not in self._places])
 

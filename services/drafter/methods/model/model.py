@@ -33,6 +33,7 @@ from services.drafter.methods.model.forms import TextForm, form_of
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.places import PLACES_IN_KV, Places
 from services.drafter.methods.model.preparing import Preparing
+from services.drafter.methods.model.shared_prompts import SharedPrompts
 from services.drafter.methods.model.stepping import Feed, Stepping
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
@@ -96,6 +97,7 @@ class ModelDrafter:
         self._q_top = q_top
         self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
         self._sessions: dict[SessionKey, Stepping] = {}
+        self.prompts = SharedPrompts(engine)
         self._preparing = None if prepare is None else Preparing(engine, prepare, self._levels)
 
     @cached_property
@@ -130,7 +132,8 @@ class ModelDrafter:
         if self._borrowing is not None:
             return KVUsage()
         engine = self._engine
-        return KVUsage(engine.kv_tokens_used, engine.kv_tokens_capacity, engine)
+        copied = self.prompts.copied
+        return KVUsage(engine.kv_tokens_used, engine.kv_tokens_capacity, engine, copied)
 
     @property
     def prepared(self) -> PrepareFigures:
@@ -155,12 +158,16 @@ class ModelDrafter:
     def places(self, key: SessionKey, opening: OpenDraft) -> Places:
         """What the draft model may say of places in front of a session's text; see `ahead`.
 
-        The K/V is the caller's to free. Raises as `open` does.
+        The K/V is the caller's to free, after `close`. Raises as `open` does.
         """
         vocab_size, reserve = self._bounds(opening)
-        with freed_on_error(self._engine.new_cache(reserve + PLACES_IN_KV)) as cache:
-            form, longest = self._form(key, opening), self._engine.max_context_length
-            return self._places(opening, cache, vocab_size, longest, form)
+        try:
+            with freed_on_error(self._own_cache(key, opening, reserve + PLACES_IN_KV)) as cache:
+                form, longest = self._form(key, opening), self._engine.max_context_length
+                return self._places(opening, cache, vocab_size, longest, form)
+        except BaseException:
+            self.prompts.close(key)
+            raise
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
@@ -168,6 +175,7 @@ class ModelDrafter:
 
     def close(self, key: SessionKey) -> None:
         """Return the reservation."""
+        self.prompts.close(key)
         session = self._sessions.pop(key, None)
         if session is not None:
             session.cache.free()
@@ -177,10 +185,13 @@ class ModelDrafter:
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The next level of every session whose text is in KV by now."""
         answers = _given({ask.key: self._held(ask) for ask in asks})
+        going = [ask.key for ask in asks if ask.key not in answers]
+        waiting = [key for key in going if not self.prompts.ready(key, going)]
+        answers |= {key: Proposed() for key in waiting}
         answers |= self._ready([ask for ask in asks if ask.key not in answers])
         parts = self._plan([ask for ask in asks if ask.key not in answers])
         answers |= {part.ask.key: answer for part, answer in self._draft(parts)}
-        # Whoever was fed nothing waits for a later step.
+        # Whoever was fed nothing waits for a later step, or for a prompt that another one reads.
         return [answers.get(ask.key, Proposed()) for ask in asks]
 
     def idle(self, asks: Iterable[Ask]) -> bool:
@@ -208,7 +219,7 @@ class ModelDrafter:
             with freed_on_error(self._cache(key, opening, reserve)) as cache:
                 branches = self._preparing.branches(opening, cache) if self._preparing else None
                 return self._chain(opening, cache, vocab_size, longest, branches)
-        with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
+        with freed_on_error(self._own_cache(key, opening, reserve + NODES_IN_KV)) as cache:
             return self._tree(
                 opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
             )
@@ -224,7 +235,11 @@ class ModelDrafter:
         """KV of a session's own, or what it has until it can borrow."""
         if self._borrowing is not None:
             return self._borrowing.open(key, opening, reserve)
-        return self._engine.new_cache(reserve)
+        return self._own_cache(key, opening, reserve)
+
+    def _own_cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
+        """KV of a session's own, whose prompt others may copy."""
+        return self.prompts.open(key, opening, reserve)
 
     def _ready(self, asks: Sequence[Ask]) -> dict[SessionKey, Proposed]:
         """The drafts that need no step."""

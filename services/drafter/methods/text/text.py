@@ -59,10 +59,15 @@ class TextDrafter(ModelDrafter):
         )
 
     def _session(
-        self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
+        self,
+        key: SessionKey,  # noqa: ARG002
+        opening: OpenDraft,
+        reserve: int,
+        vocab_size: int,
     ) -> TextSession:
         longest = self._engine.max_context_length
-        with freed_on_error(self._cache(key, opening, reserve)) as cache:
+        # Of no use to others: its tokens are not those of the prompt.
+        with freed_on_error(self._engine.new_cache(reserve)) as cache:
             return TextSession(opening, cache, self._languages, vocab_size, longest)
 
     def _bounds(self, opening: OpenDraft) -> tuple[int, int]:
