@@ -8,10 +8,13 @@ from dataclasses import asdict
 from rich.console import Console
 
 from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, CapacityPlan, in_words, make_plan
+from bench.plan.money import plan_money, show_money
 from bench.plan.options import Costs, PlanOptions, costs_of
 from bench.simulation.flags import bare_table
 from services.cluster.process import complain
 from services.contract.errors import StartError
+
+WIDTH = 160
 
 ALWAYS = (
     "simulated: the served round machine and pacing, on texts drawn at random",
@@ -26,6 +29,10 @@ def run_plan(options: PlanOptions) -> int:
     """Print the plan; the exit status."""
     try:
         costs = costs_of(options)
+        if options.verifier_price is not None:
+            money = plan_money(options, costs)
+            show_money(Console(highlight=False, width=WIDTH), money, options, costs)
+            return 0 if money.best else 3
         plan = make_plan(options, costs)
     except StartError as error:
         return complain("plan", error, status=1)

@@ -82,10 +82,10 @@ class Simulation:
     # --- sessions -------------------------------------------------------------
 
     def _plan_arrivals(self) -> None:
-        random, at = Random(f"{self.scenario.seed}/arrivals"), 0.0
-        for _ in range(self.scenario.sessions):
-            at += random.expovariate(self.scenario.arrivals_per_s)
-            self.agenda.at(at, self._arrived)
+        """Poisson, given how many come in the time in which as many are expected."""
+        random, count = Random(f"{self.scenario.seed}/arrivals"), self.scenario.sessions
+        for at in sorted(random.random() for _ in range(count)):
+            self.agenda.at(at * count / self.scenario.arrivals_per_s, self._arrived)
 
     def _arrived(self) -> None:
         self._line.append(self.now)

@@ -22,11 +22,14 @@ from bench.simulation.scenario import Prompts, StepTime
 from orchestrator.core.events import VerdictArrived, WorkerOpened
 from services.contract.types import CloseVerify, OpenVerify, Role, Verdict, VerifierCommand, Verify
 from services.verifier.gathering import Gathering, Habit
-from services.verifier.options import VerifierOptions
 from services.verifier.scheduling import PrefillPace, share_prefill
+from services.verifier.settings import VerifierSettings
 
 MAX_STEP_ROWS = 512
-SERVED = VerifierOptions()
+SERVED = VerifierSettings.model_construct()
+"""As it comes."""
+WARM_STEPS = 40
+WARM_ROWS = 64
 INSTANT = 1e-9
 """Seconds: less is no wait."""
 
@@ -98,6 +101,8 @@ class SimulatedVerifier:
         )
         self._sessions: dict[str, _Session] = {}
         self._working = self._planned = False
+        if self._prompts.tokens:
+            self._warm_up()
 
     def handle(self, command: VerifierCommand) -> None:
         """A command arrives. It is looked at now: a forward under way has its blocks already."""
@@ -112,6 +117,16 @@ class SimulatedVerifier:
                 self._go_on()
             case CloseVerify():
                 self._sessions.pop(command.session, None)
+
+    def _warm_up(self) -> None:
+        """What a verifier that has run for a while has learned of steps and prompts."""
+        rows = min(WARM_ROWS, self._prompts.tokens)
+        for count in range(WARM_STEPS):
+            sessions = 1 + count % 8
+            self._gathering.stepped(sessions, 1e-3 * self._times.at(sessions, sessions), 0.0)
+        took = self._times.at(1, 1) + self._prompts.row_ms * rows
+        for _ in range(WARM_STEPS):
+            self._pace.observe(1 + rows, rows, took, self._gathering.line)
 
     def _open(self, command: OpenVerify) -> None:
         name, now = command.session, self._agenda.now

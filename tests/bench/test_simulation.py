@@ -351,8 +351,8 @@ def test_a_plain_block_that_is_ahead_hides_the_round_trip():
 def test_a_prompt_s_rows_make_its_forwards_longer_and_the_last_one_brings_the_first_token():
     prompts = Prompts(100, row_ms=0.5)
     [account] = accounts_of(replace(PLAIN_ROUNDS, sessions=1, prompts=prompts))
-    # A hop there, 100 rows within one forward (the first is of 64), a hop back.
-    assert account.first_ms == pytest.approx(1.0 + 2 * 30.0 + 100 * 0.5 + 1.0)
+    # A hop there, one forward with all its rows, a hop back.
+    assert account.first_ms == pytest.approx(1.0 + 30.0 + 100 * 0.5 + 1.0)
     assert account.decode_ms == pytest.approx(19 * 30.0 + 2.0)
 
 
