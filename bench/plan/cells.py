@@ -159,6 +159,8 @@ def measure(scenario: Scenario, requests: Requests, sessions: int) -> Cell:
             prompts=Prompts(requests.prompt_tokens, requests.prompt_row_ms, every=pieces),
             tokens=max(2, ceil(requests.answer_tokens / pieces)),
             spread=SPREAD,
+            # Requests do not know when steps begin.
+            pause_ms=scenario.verify.at(sessions, sessions),
             concurrency=sessions,
             sessions=2 * sessions + measured,
         )

@@ -16,6 +16,11 @@ LONGEST_MS = 1e6
 LARGEST_WINDOW = 64
 MOST = 1e6
 MOST_DRAFTERS = 8
+PRICED = (
+    *("drafter_price", "requests_per_s", "tokens_per_s", "drafters"),
+    *("goal_token_p50_ms", "goal_token_p95_ms", "goal_first_p95_ms"),
+)
+"""They say nothing without a price."""
 COUNTS = {
     "verifiers_per_node": (1, 64),
     "drafters_per_node": (1, 256),
@@ -107,6 +112,8 @@ class PlanOptions:
         _check("prompt_row_ms", self.prompt_row_ms, 0.0, LONGEST_MS)
         for name in ("goal_token_p50_ms", "goal_token_p95_ms", "goal_first_p95_ms"):
             _check(name, getattr(self, name), 1e-3, LONGEST_MS)
+        if self.verifier_price is None and (given := [one for one in PRICED if getattr(self, one)]):
+            raise StartError(f"{_flag(given[0])}: needs --verifier-price")
         for name, (low, high) in COUNTS.items():
             _check(name, getattr(self, name), low, high)
         if len(self.currency) > 8 or not self.currency.isprintable():
@@ -158,7 +165,7 @@ def costs_of(options: PlanOptions) -> Costs:
     options.check()
     measured = read_bench(options.source) if options.source else Measured()
     assumed: list[str] = []
-    listed = options.drafters and options.verifier_price is not None
+    listed = bool(options.drafters)
     return Costs(
         StepTime(1.0) if listed else _draft(options, measured, assumed),
         _verify(options, measured, assumed),
@@ -274,4 +281,8 @@ def _or(
 
 def _check(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None:
-        within("--" + name.removeprefix("--").replace("_", "-"), value, low, high)
+        within(_flag(name), value, low, high)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.removeprefix("--").replace("_", "-")

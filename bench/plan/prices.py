@@ -138,9 +138,9 @@ class Search:
         for ratios in (RATIOS[start:], RATIOS[start - 1 :: -1]):
             for ratio in ratios:
                 offer = self._at_ratio(way, ratio)
-                if best and (not offer or offer.hour >= best.hour):
+                if not offer or (best and offer.hour >= best.hour):
                     break
-                best = offer or best
+                best = offer
         return best
 
     def _at_ratio(self, way: Way, ratio: float) -> Offer | None:

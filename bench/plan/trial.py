@@ -37,7 +37,7 @@ def trial(cells: Cells, offer: Offer, traffic: Traffic, prices: Prices) -> Trial
     requests, answer = cells.requests, cells.requests.answer_tokens
     whole = max(FEWEST_REQUESTS, TOKENS // answer)
     tried = max(1, min(verifiers, int((whole - FEWEST_REQUESTS) / (4.0 * each))))
-    before, after = ceil(2.0 * each * tried), ceil(2.0 * each * tried)
+    before, after = ceil(2.0 * each * tried), ceil(1.5 * each * tried)
     counted = max(FEWEST_REQUESTS, whole - before - after)
     scenario = replace(
         _scenario(cells, offer, prices, verifiers, tried),

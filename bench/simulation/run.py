@@ -131,7 +131,14 @@ class Simulation:
             self._loads[role][worker] -= 1
         if self.scenario.arrivals_per_s:
             self._admit()
-        elif self._begun < self.scenario.sessions:
+        elif self.scenario.pause_ms:
+            paused = self.scenario.pause_ms * self._random.random()
+            self.agenda.after(paused, self._begin_the_next)
+        else:
+            self._begin_the_next()
+
+    def _begin_the_next(self) -> None:
+        if self._begun < self.scenario.sessions:
             self._begin_another(self.now)
 
     # --- what sessions are in -------------------------------------------------

@@ -102,6 +102,7 @@ class Scenario:
     with the opening, and behind others. `beside`: drafter n is on verifier n's node, and their
     forwards take turns. `spread`: texts are longer and shorter by up to this share of `tokens`, at
     random, and those that begin together are cut at random, so that they end one by one.
+    `pause_ms`: the most, at random, between the end of one session and the beginning of the next.
     `policy` stands in for that of `pacing`. `learning`: a session starts from what those
     before it learned, as served. `trees`: texts that were written before, drafted by the
     default trees; they stand in for `text`, `draft`, `tokens` and `window`, and what a session
@@ -132,6 +133,7 @@ class Scenario:
     plain_ahead: bool = False
     beside: bool = False
     spread: float = 0.0
+    pause_ms: float = 0.0
     kept: KeptBranches = field(default_factory=KeptBranches)
     policy: Policy | None = None
     trees: TreeDrafts | None = None

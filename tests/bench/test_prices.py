@@ -68,6 +68,18 @@ def test_the_cheapest_nodes_keep_the_goal_in_the_simulator_and_the_next_cheaper_
         assert goal.misses(trial(cells, fewer, traffic, prices).latency)
 
 
+def test_an_answer_that_is_simulated_in_pieces_takes_what_a_whole_one_does():
+    """Plain decoding of one session: the prompt with the first token, then a step for each."""
+    cells = Cells(StepTime(20.0), 0.5, Requests(30, 192, 1.0), seed=1)
+    assert cells.requests.pieces == 3
+    cell = cells.at(PLAIN_WAY, 1.0, 1)
+    first_ms = 20.0 + 30.0 + 2 * 0.5
+    whole_ms = first_ms + 191 * 20.0
+    assert cell.token_ms == pytest.approx(20.0, rel=0.01)
+    assert cell.first[QUANTILES // 2] == pytest.approx(first_ms, rel=0.02)
+    assert cell.tokens_per_s == pytest.approx(1e3 * 192 / whole_ms, rel=0.02)
+
+
 # --- closed forms -------------------------------------------------------------------------
 
 
@@ -212,6 +224,7 @@ def test_a_goal_that_nothing_meets_is_named_beside_the_one_that_would_be_met(cap
         ({"verifier_price": 1e300}, "--verifier-price: 1e+300 is not between"),
         ({"drafter_price": -1.0}, "--drafter-price: -1 is not between"),
         ({"other_price": float("inf")}, "--other-price: inf is not between 0 and"),
+        ({"verifier_price": None}, "--drafter-price: needs --verifier-price"),
         ({"requests_per_s": None}, "--verifier-price needs --requests-per-s or --tokens-per-s"),
         ({"tokens_per_s": 5.0}, "--verifier-price needs --requests-per-s or --tokens-per-s"),
         ({"requests_per_s": -2.0}, "--requests-per-s: -2 is not between"),
