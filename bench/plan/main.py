@@ -1,4 +1,4 @@
-"""`paceline plan`: expected speed, drafters per verifier, and how far a drafter may be away."""
+"""`paceline plan`: expected speed, drafters per verifier, how far away they may be; or prices."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from dataclasses import asdict
 from rich.console import Console
 
 from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, CapacityPlan, in_words, make_plan
+from bench.plan.money import plan_money
 from bench.plan.options import Costs, PlanOptions, costs_of
+from bench.plan.report import show_money
 from bench.simulation.flags import bare_table
 from services.cluster.process import complain
 from services.contract.errors import StartError
+
+WIDTH = 160
+UNMET = 3
+"""The exit status where no number of nodes meets a goal."""
 
 ALWAYS = (
     "simulated: the served round machine and pacing, on texts drawn at random",
@@ -26,6 +32,10 @@ def run_plan(options: PlanOptions) -> int:
     """Print the plan; the exit status."""
     try:
         costs = costs_of(options)
+        if options.verifier_price is not None:
+            money = plan_money(options, costs)
+            show_money(Console(highlight=False, width=WIDTH), money, options, costs)
+            return 0 if money.best else UNMET
         plan = make_plan(options, costs)
     except StartError as error:
         return complain("plan", error, status=1)

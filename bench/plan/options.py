@@ -14,6 +14,22 @@ from services.runtime.options import option, options
 
 LONGEST_MS = 1e6
 LARGEST_WINDOW = 64
+MOST = 1e6
+MOST_DRAFTERS = 8
+PRICED = (
+    *("drafter_price", "requests_per_s", "tokens_per_s", "drafters"),
+    *("goal_token_p50_ms", "goal_token_p95_ms", "goal_first_p95_ms"),
+)
+"""They say nothing without a price."""
+COUNTS = {
+    "verifiers_per_node": (1, 64),
+    "drafters_per_node": (1, 256),
+    "spare_nodes": (0, 1000),
+    "prompt_tokens": (1, 16384),
+    "answer_tokens": (2, 4096),
+    "most_sessions": (1, 128),
+    "most_drafter_sessions": (1, 1024),
+}
 
 
 @options
@@ -42,6 +58,35 @@ class PlanOptions:
     tokens: int = option("Tokens of each simulated answer.", 64)
     seed: int = option("The same seed draws the same texts.", 1)
     as_json: bool = option("One JSON object.", False, flag="json")
+    verifier_price: float | None = option(
+        "Of a node of verifiers for an hour: how many nodes of each kind, and what they cost.",
+        None,
+        section="Prices and traffic",
+    )
+    drafter_price: float | None = option("Of a node of drafters; left out: as of verifiers.", None)
+    other_price: float = option("Of all the rest for an hour: orchestrators, Redis.", 0.0)
+    currency: str = option("What stands beside prices.", "")
+    verifiers_per_node: int = option("Verifiers that a node holds.", 1)
+    drafters_per_node: int = option("Drafters that a node holds.", 1)
+    spare_nodes: int = option("Nodes of each kind more than are needed.", 0)
+    average_load: float = option("Tokens over the day, as a share of those at the peak.", 1.0)
+    requests_per_s: float | None = option("At the peak.", None)
+    tokens_per_s: float | None = option("In place of --requests-per-s: of all answers.", None)
+    prompt_tokens: int = option("Of a request.", 128)
+    prompt_row_ms: float | None = option(
+        "What each of them adds to a step; left out: as a draft token.", None
+    )
+    answer_tokens: int = option("Of an answer, at the mean.", 128)
+    goal_token_p50_ms: float | None = option("The most for a token after the first, p50.", None)
+    goal_token_p95_ms: float | None = option("The same, p95.", None)
+    goal_first_p95_ms: float | None = option("The most for the first token, p95.", None)
+    most_sessions: int = option("Sessions that a verifier holds at a time.", 32)
+    most_drafter_sessions: int = option("Sessions that a drafter holds at a time.", 64)
+    drafters: str = option(
+        "In place of --draft-ms and --acceptance: drafters to choose from.",
+        "",
+        shown="NAME@pool:MS:RATE[/RATE],NAME@verifier:...",
+    )
 
     def check(self) -> None:
         """Raises StartError naming a flag and its range."""
@@ -52,9 +97,27 @@ class PlanOptions:
         _check("sessions", self.sessions, 1, 256)
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, LARGEST_WINDOW)
         _check("tokens", self.tokens, 2, 4096)
+        self._check_prices()
         for name in self.pacings:
             if name not in POLICIES:
                 raise StartError(f"--pacing: {name!r} is not one of {', '.join(POLICIES)}")
+
+    def _check_prices(self) -> None:
+        for name in ("verifier_price", "drafter_price"):
+            _check(name, getattr(self, name), 1e-6, MOST)
+        _check("other_price", self.other_price, 0.0, MOST)
+        _check("average_load", self.average_load, 1e-3, 1.0)
+        for name in ("requests_per_s", "tokens_per_s"):
+            _check(name, getattr(self, name), 1e-3, MOST)
+        _check("prompt_row_ms", self.prompt_row_ms, 0.0, LONGEST_MS)
+        for name in ("goal_token_p50_ms", "goal_token_p95_ms", "goal_first_p95_ms"):
+            _check(name, getattr(self, name), 1e-3, LONGEST_MS)
+        if self.verifier_price is None and (given := [one for one in PRICED if getattr(self, one)]):
+            raise StartError(f"{_flag(given[0])}: needs --verifier-price")
+        for name, (low, high) in COUNTS.items():
+            _check(name, getattr(self, name), low, high)
+        if len(self.currency) > 8 or not self.currency.isprintable():
+            raise StartError("--currency: at most 8 characters that can be printed")
 
     @property
     def pacings(self) -> tuple[str, ...]:
@@ -74,16 +137,39 @@ class Costs:
     sessions: int
     assumptions: tuple[str, ...]
 
+    @property
+    def verify_row_ms(self) -> float:
+        """What a further row adds to a verifier's step, over all of a table."""
+        verify = self.verify
+        if len(verify.table) < 2:
+            return verify.row_ms
+        (fewest, low), (most, high) = verify.table[0], verify.table[-1]
+        return max(0.0, (high - low) / (most - fewest))
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """A drafter to choose. `beside`: on its verifier's node, in turns with it."""
+
+    name: str
+    beside: bool
+    draft: StepTime
+    text: Agreement
+
 
 def costs_of(options: PlanOptions) -> Costs:
-    """Given numbers before measured ones before defaults. Raises StartError, naming a flag."""
+    """Given numbers before measured ones before defaults. Raises StartError, naming a flag.
+
+    With a list of drafters, the one of the other flags is not asked for.
+    """
     options.check()
     measured = read_bench(options.source) if options.source else Measured()
     assumed: list[str] = []
+    listed = bool(options.drafters)
     return Costs(
-        _draft(options, measured, assumed),
+        StepTime(1.0) if listed else _draft(options, measured, assumed),
         _verify(options, measured, assumed),
-        _text(options, measured, assumed),
+        Independent(0.0) if listed else _text(options, measured, assumed),
         _or(options.hop_ms, measured.hop_ms, 0.25, "a hop is 0.25 ms one way (--hop-ms)", assumed),
         options.sessions or measured.sessions or 1,
         tuple(assumed),
@@ -104,6 +190,29 @@ def _verify(options: PlanOptions, measured: Measured, assumed: list[str]) -> Ste
     return StepTime(plain_ms, row_ms, session_ms, verify_ms)
 
 
+def drafting_of(options: PlanOptions, costs: Costs) -> list[Drafting]:
+    """The drafters of `--drafters`, or the one of the other flags, apart. Raises StartError."""
+    if not options.drafters:
+        return [Drafting("drafter@pool", False, costs.draft, costs.text)]
+    listed = [part.strip() for part in options.drafters.split(",") if part.strip()]
+    found = [_drafting(one, options.draft_session_ms or 0.0) for one in listed]
+    if len({one.name for one in found}) < len(found) or not 0 < len(found) <= MOST_DRAFTERS:
+        raise StartError(f"--drafters: 1 to {MOST_DRAFTERS} different names are needed")
+    return found
+
+
+def _drafting(text: str, session_ms: float) -> Drafting:
+    name, *numbers = text.split(":")
+    _, _, place = name.rpartition("@")
+    if len(numbers) != 2 or place not in ("pool", "verifier") or not name.isprintable():
+        example = "model@pool:6.5:0.5 or ngram@verifier:0.1:0.4/0.7"
+        raise StartError(f"--drafters: {text!r} is not like {example}")
+    [draft_ms] = fractions_of("--drafters", numbers[0]) or (0.0,)
+    _check("drafters", draft_ms, 1e-3, LONGEST_MS)
+    agreement = agreement_of("--drafters", numbers[1].replace("/", ","), [])
+    return Drafting(name, place == "verifier", StepTime(draft_ms, session_ms=session_ms), agreement)
+
+
 def _draft(options: PlanOptions, measured: Measured, assumed: list[str]) -> StepTime:
     one_ms = _needed("--draft-ms", options.draft_ms, measured.draft_ms)
     assumption = "a further session in a step costs the drafter nothing (--draft-session-ms)"
@@ -113,16 +222,20 @@ def _draft(options: PlanOptions, measured: Measured, assumed: list[str]) -> Step
 
 
 def _text(options: PlanOptions, measured: Measured, assumed: list[str]) -> Agreement:
-    """One rate: independent places. Several: by place in a block, after a miss and after hits."""
     if not options.acceptance:
         if measured.text is None:
             raise StartError("--acceptance is needed: between 0 and 1, or one rate per place")
         return measured.text
-    rates = fractions_of("--acceptance", options.acceptance)
+    return agreement_of("--acceptance", options.acceptance, assumed)
+
+
+def agreement_of(flag: str, text: str, assumed: list[str]) -> Agreement:
+    """One rate: independent places. Several: by place in a block, after a miss and after hits."""
+    rates = fractions_of(flag, text)
     for rate in rates:
-        _check("acceptance", rate, 0.0, 1.0)
+        _check(flag, rate, 0.0, 1.0)
     if not rates:
-        raise StartError("--acceptance: no number between 0 and 1")
+        raise StartError(f"{flag}: no number between 0 and 1")
     if len(rates) == 1:
         assumed.append("whether the drafter is right at a place does not depend on its neighbours")
         return Independent(rates[0])
@@ -168,4 +281,8 @@ def _or(
 
 def _check(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None:
-        within("--" + name.removeprefix("--").replace("_", "-"), value, low, high)
+        within(_flag(name), value, low, high)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.removeprefix("--").replace("_", "-")

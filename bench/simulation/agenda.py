@@ -1,4 +1,4 @@
-"""What happens when: events in order of time, and links that keep their order."""
+"""What happens when: events in order of time, devices, and links that keep their order."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ class Agenda:
         while heap:
             self.now, _, call, arguments = heapq.heappop(heap)
             call(*arguments)
+
+
+class Device:
+    """What computes for the workers of one node: one forward at a time, in the order asked."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._free_at = 0.0
+
+    @property
+    def free_from(self) -> float:
+        """When the next forward can begin, in seconds."""
+        return max(self._agenda.now, self._free_at)
+
+    def run(self, milliseconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Make the call when a forward that is asked for now is over."""
+        self._free_at = self.free_from + 1e-3 * milliseconds
+        self._agenda.at(self._free_at, call, *arguments)
 
 
 class Link:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.simulation.agenda import Agenda
+from bench.simulation.agenda import Agenda, Device
 from bench.simulation.ports import Deliver
 from bench.simulation.scenario import KeptBranches, StepTime
 from bench.simulation.stepping import SteppingDrafter
@@ -59,9 +59,9 @@ class SimulatedDrafter(SteppingDrafter):
 
     def __init__(
         self, name: str, agenda: Agenda, times: StepTime, guesses: dict[str, Guesses],
-        kept: KeptBranches, deliver: Deliver,
+        kept: KeptBranches, deliver: Deliver, device: Device | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, agenda, deliver)
+        super().__init__(name, agenda, deliver, device)
         self._times, self._guesses, self._kept = times, guesses, kept
         self._entries: dict[str, _Entry] = {}
         # Those whose step runs, and its milliseconds for each.

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.simulation.run import Simulation
 
 POSITIONS = 8
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that a share of the others does not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bench.simulation.agenda import Agenda, Link
+from bench.simulation.agenda import Agenda, Device, Link
 from bench.simulation.drafter import Guesses, SimulatedDrafter
 from bench.simulation.report import Report
 from bench.simulation.scenario import Scenario
@@ -53,16 +54,26 @@ class Simulation:
         self._begun = 0
         self._computing_until = 0.0
         self._placed = {Role.VERIFIER: 0, Role.DRAFTER: 0}
-        self.verifiers = [self._verifier(f"verifier-{n}") for n in range(scenario.verifiers)]
-        self.drafters = [self._drafter(f"drafter-{n}") for n in range(scenario.drafters)]
+        self._line: deque[float] = deque()
+        self._homes: dict[str, dict[Role, int]] = {}
+        self._loads: dict[Role, list[int]] = {
+            Role.VERIFIER: [0] * scenario.verifiers,
+            Role.DRAFTER: [0] * scenario.drafters,
+        }
+        self._devices = [Device(self.agenda) for _ in range(scenario.verifiers)]
+        self.verifiers = [self._verifier(n) for n in range(scenario.verifiers)]
+        self.drafters = [self._drafter(n) for n in range(scenario.drafters)]
         workers = [*self.verifiers, *self.drafters]
         self._workers = {worker.name: worker for worker in workers}
         self._links = {one.name: self._link(self._hop_ms(one.name)) for one in workers}
 
     def run(self) -> Report:
         """Every session to its end."""
-        for _ in range(min(self.scenario.concurrency, self.scenario.sessions)):
-            self._begin_another()
+        if self.scenario.arrivals_per_s:
+            self._plan_arrivals()
+        else:
+            for _ in range(min(self.scenario.concurrency, self.scenario.sessions)):
+                self._begin_another(self.now)
         self.agenda.run()
         if len(self.ended_sessions) != self.scenario.sessions:
             raise AssertionError("not every session came to its end")
@@ -70,13 +81,28 @@ class Simulation:
 
     # --- sessions -------------------------------------------------------------
 
-    def _begin_another(self) -> None:
+    def _plan_arrivals(self) -> None:
+        """Poisson, given how many come in the time in which as many are expected."""
+        random, count = Random(f"{self.scenario.seed}/arrivals"), self.scenario.sessions
+        for at in sorted(random.random() for _ in range(count)):
+            self.agenda.at(at * count / self.scenario.arrivals_per_s, self._arrived)
+
+    def _arrived(self) -> None:
+        self._line.append(self.now)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._line and len(self._sessions) < self.scenario.concurrency:
+            self._begin_another(self._line.popleft())
+
+    def _begin_another(self, asked: float) -> None:
         name = str(self._begun)
         self._begun += 1
         trees = self.scenario.trees
         self._truths[name] = trees.text(name).answer if trees else self._drawn(name)
         state = self._new_state(name)
         session = SimulatedSession(state, self._truths[name], self, record=self._record)
+        session.account.asked = asked
         self._sessions[name] = session
         session.begin()
 
@@ -85,7 +111,7 @@ class Simulation:
         scenario, seed = self.scenario, f"{self.scenario.seed}/{name}"
         random = Random(seed)
         # One more than is asked for: the target's own token after the last one.
-        places = scenario.tokens + 1
+        places = scenario.tokens_of(int(name)) + 1
         truth = [2 * random.randrange(1, LARGEST_TOKEN) for _ in range(places)]
         self._guesses[name] = Guesses(truth, scenario.text.places(places, random), seed)
         return truth
@@ -101,8 +127,19 @@ class Simulation:
         self.ended_sessions.append(session)
         self._pacing_memory.remember(session.state)
         del self._sessions[session.name]
+        for role, worker in self._homes.pop(session.name, {}).items():
+            self._loads[role][worker] -= 1
+        if self.scenario.arrivals_per_s:
+            self._admit()
+        elif self.scenario.pause_ms:
+            paused = self.scenario.pause_ms * self._random.random()
+            self.agenda.after(paused, self._begin_the_next)
+        else:
+            self._begin_the_next()
+
+    def _begin_the_next(self) -> None:
         if self._begun < self.scenario.sessions:
-            self._begin_another()
+            self._begin_another(self.now)
 
     # --- what sessions are in -------------------------------------------------
 
@@ -111,11 +148,21 @@ class Simulation:
         """Seconds."""
         return self.agenda.now
 
-    def place(self, role: Role) -> str:
-        """Workers take sessions in turn."""
+    def place(self, role: Role, session: str) -> str:
+        """Workers take sessions in turn; those that arrive, whoever has the fewest."""
         workers = self.verifiers if role is Role.VERIFIER else self.drafters
+        loads, homes = self._loads[role], self._homes.setdefault(session, {})
         self._placed[role] += 1
-        return workers[self._placed[role] % len(workers)].name
+        worker = self._placed[role] % len(workers)
+        if self.scenario.beside and role is Role.DRAFTER:
+            worker = homes[Role.VERIFIER]
+        elif self.scenario.arrivals_per_s:
+            worker = min(range(len(workers)), key=loads.__getitem__)
+        if (before := homes.get(role)) is not None:
+            loads[before] -= 1
+        homes[role] = worker
+        loads[worker] += 1
+        return workers[worker].name
 
     def send(self, worker: str, command: VerifierCommand | DrafterCommand) -> None:
         """Over the worker's link."""
@@ -166,16 +213,21 @@ class Simulation:
     def _link(self, hop_ms: float) -> Link:
         return Link(self.agenda, hop_ms, self.scenario.jitter_ms, self._random)
 
-    def _verifier(self, name: str) -> SimulatedVerifier:
-        times = self.scenario.verify
-        return SimulatedVerifier(name, self.agenda, times, self._truths, self._answers(name))
+    def _verifier(self, number: int) -> SimulatedVerifier:
+        scenario, name = self.scenario, f"verifier-{number}"
+        return SimulatedVerifier(
+            name, self.agenda, scenario.verify, self._truths, self._answers(name),
+            device=self._devices[number], prompts=scenario.prompts, gather_ms=scenario.gather_ms,
+        )  # fmt: skip
 
-    def _drafter(self, name: str) -> SimulatedDrafter | TreeDrafter:
-        answers, trees = self._answers(name), self.scenario.trees
+    def _drafter(self, number: int) -> SimulatedDrafter | TreeDrafter:
+        name, trees = f"drafter-{number}", self.scenario.trees
+        answers = self._answers(name)
         if trees is not None:
             return TreeDrafter(name, self.agenda, trees, answers)
         times, kept = self.scenario.draft, self.scenario.kept
-        return SimulatedDrafter(name, self.agenda, times, self._guesses, kept, answers)
+        device = self._devices[number] if self.scenario.beside else None
+        return SimulatedDrafter(name, self.agenda, times, self._guesses, kept, answers, device)
 
 
 def config_of(scenario: Scenario, name: str) -> SessionConfig:
@@ -185,11 +237,12 @@ def config_of(scenario: Scenario, name: str) -> SessionConfig:
         session=name,
         prompt=PROMPT,
         mode=VerifyMode.GREEDY,
-        sampling=ResolvedSampling(temperature=0.0, max_tokens=scenario.tokens),
+        sampling=ResolvedSampling(temperature=0.0, max_tokens=scenario.tokens_of(int(name))),
         seed=scenario.seed,
         method="simulated" if scenario.speculates else "",
         window=scenario.longest_window,
         phrase_scope=SCOPE,
+        plain_ahead=scenario.plain_ahead,
         limits=limits,
     )
     return config if scenario.trees is None else _with_trees(config, scenario.trees)

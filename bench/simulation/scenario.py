@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from random import Random
 
 from bench.simulation.texts import Agreement, Independent
 from bench.simulation.tree_drafter import TreeDrafts
@@ -50,6 +51,23 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompts:
+    """`tokens` of each prompt, and what each of them adds to a forward of the verifier.
+
+    `every`: only one session of so many has one, the first among them; the others go on with an
+    answer that is cut in pieces.
+    """
+
+    tokens: int = 0
+    row_ms: float = 0.0
+    every: int = 1
+
+    def of(self, session: int) -> int:
+        """Tokens of the prompt of a session, by its number."""
+        return self.tokens if session % self.every == 0 else min(1, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class KeptBranches:
     """Preparing for likely verification outcomes (SSD / Saguaro, Kumar et al. 2603.03251).
 
@@ -77,6 +95,14 @@ class Scenario:
     one way between the orchestrator and a worker (`drafter_hop_ms`: a drafter, if that is
     another), `jitter_ms` the most that is added at random. `cpu_ms` is what the one
     orchestrator computes for an event of any session, `persist_ms` what the store takes.
+    `arrivals_per_s` > 0: sessions come at random at that rate instead (Poisson), `concurrency` of
+    them are served at a time, the others wait in line, and each worker with the fewest takes the
+    next. `prompts`: 0 tokens take a plain forward that delays nobody. `gather_ms`: the longest that
+    a verifier waits for sessions that are about to come back. `plain_ahead`: plain blocks leave
+    with the opening, and behind others. `beside`: drafter n is on verifier n's node, and their
+    forwards take turns. `spread`: texts are longer and shorter by up to this share of `tokens`, at
+    random, and those that begin together are cut at random, so that they end one by one.
+    `pause_ms`: the most, at random, between the end of one session and the beginning of the next.
     `policy` stands in for that of `pacing`. `learning`: a session starts from what those
     before it learned, as served. `trees`: texts that were written before, drafted by the
     default trees; they stand in for `text`, `draft`, `tokens` and `window`, and what a session
@@ -101,6 +127,13 @@ class Scenario:
     max_in_flight: int = 1
     verifiers: int = 1
     drafters: int = 1
+    arrivals_per_s: float = 0.0
+    prompts: Prompts = field(default_factory=Prompts)
+    gather_ms: float = 0.0
+    plain_ahead: bool = False
+    beside: bool = False
+    spread: float = 0.0
+    pause_ms: float = 0.0
     kept: KeptBranches = field(default_factory=KeptBranches)
     policy: Policy | None = None
     trees: TreeDrafts | None = None
@@ -115,6 +148,15 @@ class Scenario:
     def longest_window(self) -> int:
         """Most tokens a drafter may be ahead."""
         return max(self.window, self.policy.window if self.policy else 0)
+
+    def tokens_of(self, session: int) -> int:
+        """How long the text of a session is, by its number."""
+        if not self.spread:
+            return self.tokens
+        drawn = Random(f"{self.seed}/length/{session}").random()
+        if not self.arrivals_per_s and session < self.concurrency:
+            return max(2, round(drawn * self.tokens))
+        return max(2, round(self.tokens * (1.0 + self.spread * (2.0 * drawn - 1.0))))
 
     def new_policy(self) -> Policy:
         """The policy that a session begins with. Raises ValueError for an unknown pacing."""

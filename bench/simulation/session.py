@@ -41,7 +41,7 @@ class Surroundings(Protocol):
     def now(self) -> float:
         """Seconds."""
 
-    def place(self, role: Role) -> str:
+    def place(self, role: Role, session: str) -> str:
         """The worker that takes the session."""
 
     def send(self, worker: str, command: VerifierCommand | DrafterCommand) -> None:
@@ -64,6 +64,7 @@ class Surroundings(Protocol):
 class Account:
     """What a session took. Times in seconds."""
 
+    asked: float = 0.0
     began: float = 0.0
     opened: float = 0.0
     first: float = 0.0
@@ -87,6 +88,11 @@ class Account:
     def seconds(self) -> float:
         """From the verifier being ready to the last token."""
         return self.finished - self.opened
+
+    @property
+    def first_ms(self) -> float:
+        """From being asked for to the first token."""
+        return 1e3 * (self.first - self.asked)
 
     @property
     def decode_ms(self) -> float:
@@ -162,7 +168,7 @@ class SimulatedSession:
             case Emit(commit):
                 self._emit(commit)
             case NeedWorker(role):
-                self.hear(WorkerAttached, role, self._world.place(role))
+                self.hear(WorkerAttached, role, self._world.place(role, self.name))
             case OpenOnWorker(worker, opening):
                 self._world.send(worker, opening)
             case Release(role, worker):

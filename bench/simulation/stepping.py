@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from bench.simulation.agenda import Agenda
+from bench.simulation.agenda import Agenda, Device
 from bench.simulation.ports import Deliver
 from services.contract.types import DrafterCommand
 
 
 class SteppingDrafter(ABC):
-    """One worker; `deliver` brings drafts away. What arrives during a step waits for its end."""
+    """One worker; `deliver` brings drafts away. What arrives during a step waits for its end.
 
-    def __init__(self, name: str, agenda: Agenda, deliver: Deliver) -> None:
+    `device`: what computes its steps; None = one of its own.
+    """
+
+    def __init__(
+        self, name: str, agenda: Agenda, deliver: Deliver, device: Device | None = None
+    ) -> None:
         self.name = name
         self.drafted = 0
         self.busy_s = 0.0
         self._agenda, self._deliver = agenda, deliver
+        self._device = device or Device(agenda)
         self._inbox: list[DrafterCommand] = []
         self._working = False
         self._planned = False
@@ -49,7 +55,7 @@ class SteppingDrafter(ABC):
         self._working = took is not None
         if took is not None:
             self.busy_s += 1e-3 * took
-            self._agenda.after(took, self._end)
+            self._device.run(took, self._end)
 
     def _end(self) -> None:
         self._conclude()

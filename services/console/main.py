@@ -85,7 +85,7 @@ COMMANDS = PROCESSES | {
         "services.console.ngrams",
     ),
     "plan": Command(
-        "Foretell what speculation brings: milliseconds in, from flags or a bench; simulated.",
+        "Foretell what speculation brings, or what nodes a traffic needs and costs; simulated.",
         "bench.plan.options:PlanOptions",
         "bench.plan.main",
     ),

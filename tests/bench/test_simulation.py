@@ -20,9 +20,11 @@ from bench.simulation import (
 )
 from bench.simulation.agenda import Agenda, Link
 from bench.simulation.constants import Constant
+from bench.simulation.report import quantile
+from bench.simulation.scenario import Prompts
 from bench.simulation.session import replayed
 from bench.simulation.verifier import SimulatedVerifier
-from orchestrator.core.events import VerdictArrived
+from orchestrator.core.events import VerdictArrived, WorkerAttached
 from orchestrator.core.pacing import POLICIES, Decision, FinishedRound, Fixed, Policy, Send, View
 from services.contract.types import (
     DraftTree,
@@ -315,3 +317,118 @@ def test_a_chained_block_that_differs_from_the_bonus_is_discarded():
     (_, two), forwards = verdicts(first, Verify("s", 1, 2, 2, DraftTree((7, 8)), extends_round=1))
     assert two.discarded
     assert forwards == 1
+
+
+# --- arrivals, prompts, gathering, and drafters beside their verifiers --------------------
+
+PLAIN_ROUNDS = replace(EXACT, pacing="plain", plain_ahead=True, tokens=20)
+
+
+def accounts_of(scenario: Scenario):
+    """Of all sessions, in the order in which they were asked for."""
+    simulation = Simulation(scenario)
+    simulation.run()
+    ended = sorted(simulation.ended_sessions, key=lambda session: int(session.name))
+    return [session.account for session in ended]
+
+
+def test_sessions_that_drift_apart_share_forwards_again_where_the_verifier_gathers():
+    scenario = replace(
+        PLAIN_ROUNDS, plain_ahead=False, sessions=4, concurrency=4, tokens=60, cpu_ms=0.3
+    )
+    assert simulate(scenario).ms_per_token > 1.8 * 30.0
+    assert simulate(replace(scenario, gather_ms=50.0)).ms_per_token < 1.25 * 30.0
+
+
+def test_a_plain_block_that_is_ahead_hides_the_round_trip():
+    [account] = accounts_of(replace(PLAIN_ROUNDS, sessions=1))
+    # Once, behind the block that goes with the opening, it is not hidden.
+    assert account.decode_ms == pytest.approx(19 * 30.0 + 2.0)
+    [waits] = accounts_of(replace(PLAIN_ROUNDS, sessions=1, plain_ahead=False))
+    assert waits.decode_ms == pytest.approx(19 * 32.0)
+
+
+def test_a_prompt_s_rows_make_its_forwards_longer_and_the_last_one_brings_the_first_token():
+    prompts = Prompts(100, row_ms=0.5)
+    [account] = accounts_of(replace(PLAIN_ROUNDS, sessions=1, prompts=prompts))
+    # A hop there, one forward with all its rows, a hop back.
+    assert account.first_ms == pytest.approx(1.0 + 30.0 + 100 * 0.5 + 1.0)
+    assert account.decode_ms == pytest.approx(19 * 30.0 + 2.0)
+
+
+def test_a_prompt_slows_the_others_by_no_more_than_the_served_share_of_their_steps():
+    """A long prompt comes while another session decodes: `prefill_slowdown` is 1.75."""
+    scenario = replace(
+        PLAIN_ROUNDS, sessions=8, concurrency=2, tokens=100, spread=0.5,
+        prompts=Prompts(1000, row_ms=1.0, every=2),
+    )  # fmt: skip
+    simulation = Simulation(scenario, record=True)
+    simulation.run()
+    steps = [
+        event.verdict.verify_ms
+        for session in simulation.ended_sessions
+        for event, _ in session.account.turns
+        if isinstance(event, VerdictArrived) and event.verdict.verify_ms > 1.1 * 30.0
+    ]
+    assert len(steps) > 30
+    # Most; whoever came with the prompt, or after it, has no claim before it.
+    assert 1.5 * 30.0 < quantile(steps, 0.5) < 2.0 * 30.0
+
+
+def test_requests_come_at_their_rate_and_wait_in_line_beyond_what_is_served_at_a_time():
+    open_ = replace(PLAIN_ROUNDS, sessions=400, tokens=2, arrivals_per_s=5.0, concurrency=400)
+    accounts = accounts_of(open_)
+    span = accounts[-1].asked - accounts[0].asked
+    assert 399 / span == pytest.approx(5.0, rel=0.1)
+    assert all(one.began == one.asked for one in accounts)
+    crowded = accounts_of(replace(open_, concurrency=1, arrivals_per_s=40.0, sessions=40))
+    served = [(one.began, one.finished) for one in crowded]
+    assert all(before[1] <= after[0] for before, after in pairwise(served))
+    assert crowded[-1].first_ms > 5 * crowded[0].first_ms
+
+
+def test_those_that_arrive_go_where_the_fewest_are():
+    """Two verifiers with two sessions at a time have one each, however they come and go."""
+    scenario = replace(
+        PLAIN_ROUNDS, sessions=30, arrivals_per_s=1000.0, concurrency=2, verifiers=2,
+        verify=StepTime(30.0, session_ms=30.0), spread=0.9, plain_ahead=True,
+    )  # fmt: skip
+    for account in accounts_of(scenario):
+        assert account.decode_ms <= 30.0 * (account.tokens - 1) + 2.0 + 1e-6
+
+
+def test_lengths_spread_around_their_mean_and_the_first_ones_end_one_by_one():
+    scenario = replace(PLAIN_ROUNDS, spread=0.5, sessions=200, concurrency=4, tokens=40)
+    lengths = [one.tokens for one in accounts_of(scenario)]
+    assert min(lengths[4:]) >= 20
+    assert max(lengths) <= 60
+    assert sum(lengths[4:]) / 196 == pytest.approx(40.0, rel=0.05)
+    assert len(set(lengths[:4])) > 2
+
+
+def test_a_drafter_beside_its_verifier_takes_turns_with_it():
+    """Alone, the verifier waits for each draft, and nothing is drafted while it computes."""
+    scenario = replace(
+        EXACT, text=Independent(1.0), draft=StepTime(10.0), tokens=300, fallback=False,
+        hop_ms=0.0, pacing="eager", sessions=1,
+    )  # fmt: skip
+    apart, beside = simulate(scenario), simulate(replace(scenario, beside=True))
+    assert apart.ms_per_token == pytest.approx(10.0, rel=0.05)
+    assert beside.ms_per_token > 1.4 * apart.ms_per_token
+    assert beside.verifier_use + beside.drafter_use < 1.02
+
+
+def test_each_session_s_drafter_is_on_the_node_of_its_verifier():
+    scenario = replace(
+        EXACT, beside=True, verifiers=3, drafters=3, sessions=12, concurrency=6, pacing="eager",
+        arrivals_per_s=20.0,
+    )  # fmt: skip
+    simulation = Simulation(scenario, record=True)
+    simulation.run()
+    for session in simulation.ended_sessions:
+        attached = [
+            event for event, _ in session.account.turns if isinstance(event, WorkerAttached)
+        ]
+        numbers = {event.worker.rpartition("-")[2] for event in attached}
+        assert len(attached) >= 2
+        assert len(numbers) == 1
