@@ -3,7 +3,9 @@
     python -m testkit.chaos --faults 500 --sessions 200     what must hold through faults
     python -m testkit.chaos --soak 5000                     what short generations leave behind
 
-Two verifiers, drafters and orchestrators and a store, each behind a proxy. A quarter of the
+Two verifiers, drafters and orchestrators and a store, each behind a proxy. With --store cluster
+or sentinel the store is masters with a replica each, which fail over, and orchestrators wait for
+--store-replicas of them. A quarter of the
 sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
 coupled texts are compared with plain decoding before the first fault; of the others every
 token that anybody heard with what the session has at last. Without --target, tiny random
@@ -25,13 +27,14 @@ from bench.machine import machine
 from bench.output import say, table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.contract.errors import StartError
-from testkit.chaos.faults import KINDS
+from testkit.chaos.faults import KINDS, kinds_on
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.report import content, show
 from testkit.chaos.run import Chaos, ChaosPlan, ChaosResult
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.soak import Soaked, soak
+from testkit.chaos.store import ONE, TOPOLOGIES
 from testkit.chaos.transcript import Case
 
 PROMPT_LETTERS = 160
@@ -86,6 +89,26 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tls", action="store_true", help="mutual TLS on every connection but the store's"
     )
+    made.add_argument(
+        "--store", choices=TOPOLOGIES, default=ONE, help="what Redis is: one server, a cluster, …"
+    )
+    made.add_argument(
+        "--store-replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="replicas that have a write before it counts, of a store that has them",
+    )
+    made.add_argument(
+        "--store-program", type=Path, default=None, help="its server; left out: Valkey's wheel"
+    )
+    made.add_argument(
+        "--grace",
+        type=float,
+        default=None,
+        metavar="S",
+        help="what every process drains for at most",
+    )
     made.add_argument("--target", default="", help="a model other than the tiny one")
     made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
@@ -107,7 +130,9 @@ def _case(number: int, text: str, tokens: int) -> Case:
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     bounds = given.faults, given.sessions, given.at_once, given.seconds
     plan = ChaosPlan(given.seed, *bounds, kinds=tuple(given.kind or ()))
-    with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls)) as cluster:
+    if unfit := set(plan.kinds) - set(kinds_on(given.store)):
+        raise StartError(f"--store {given.store} has no {', '.join(sorted(unfit))}")
+    with Cluster(_layout(given, target, draft)) as cluster:
         chaos = Chaos(cluster, cases(given.tokens), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
     if not given.target:
@@ -115,6 +140,24 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     show(plan, outcome)
     _write(given.json, content(plan, outcome))
     return 1 if outcome.violations else 0
+
+
+def _layout(given: argparse.Namespace, target: str, draft: str) -> Layout:
+    grace = ("--grace", f"{given.grace:g}") if given.grace is not None else ()
+    flags = (*ALWAYS_DRAFT, *grace)
+    if given.store != ONE:
+        flags += ("--store-replicas", str(given.store_replicas))
+    return Layout(
+        target,
+        draft,
+        wire_seconds=WIRE_SECONDS,
+        tls=given.tls,
+        store=given.store,
+        store_program=given.store_program,
+        verifier_flags=grace,
+        drafter_flags=grace,
+        orchestrator_flags=flags,
+    )
 
 
 def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:

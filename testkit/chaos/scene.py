@@ -15,6 +15,14 @@ from testkit.chaos.transcript import Strike
 _SHARE_IN_USE = 0.8
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """How long a process took to end when its node was taken; None = it was killed at last."""
+
+    role: str
+    seconds: float | None
+
+
 @dataclass
 class Scene:
     """`rng` draws everything about the faults; `alone`: the fault under way has no other beside."""
@@ -23,6 +31,7 @@ class Scene:
     rng: random.Random
     listeners: set[Listener] = field(default_factory=set)
     strikes: list[Strike] = field(default_factory=list)
+    leaves: list[Leave] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     alone: bool = True
     _seconds: dict[int, Client] = field(default_factory=dict)

@@ -1,10 +1,14 @@
 """What the overlays render to is what Kubernetes takes."""
 
+import os
+from pathlib import Path
+
 import kubernetes_validate
 import pytest
 
-from tests.k8s import ranks
+from tests.k8s import crds, ranks
 from tests.k8s.cluster import CUSTOM_GROUPS, DOWNLOAD, OVERLAYS, Cluster, name_of, render
+from tests.k8s.server import CRDS
 
 OLDEST, NEWEST = "1.30", "1.37"
 """Releases of Kubernetes: the oldest one with all that the manifests use, and the newest known."""
@@ -73,3 +77,57 @@ def test_a_field_that_does_not_exist_is_found():
 def test_nothing_is_there_twice(folder):
     names = [(m["apiVersion"], name_of(m)) for m in render(folder).manifests]
     assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_objects_of_operators_fit_their_newest_schemas(folder):
+    """Those of PACELINE_TEST_CRDS, a folder."""
+    if not (given := os.environ.get(CRDS)):
+        pytest.skip(f"{CRDS} names no folder of CRDs")
+    known, manifests = crds.schemas(Path(given)), render(folder).manifests
+    custom = {
+        (m["apiVersion"], m["kind"]) for m in manifests if group_of(m).endswith(CUSTOM_GROUPS)
+    }
+    assert custom <= known.keys()
+    assert list(crds.complaints(manifests, known)) == []
+
+
+def test_a_field_that_a_crd_does_not_know_is_found(tmp_path):
+    (tmp_path / "crd.yaml").write_text(SCALED_OBJECT)
+    known = crds.schemas(tmp_path)
+    scaled = render("overlays/prod-gpu").get("ScaledObject", "drafter")
+    scaled["spec"] = {"triggers": [{"type": "prometheus", "metadata": {"query": "1"}}]}
+    assert list(crds.complaints([scaled], known)) == []
+    scaled["spec"] = {"trigger": [], "triggers": [{"type": 1, "metadata": {"query": "1"}}]}
+    found = " ".join(crds.complaints([scaled], known))
+    assert "'trigger' was unexpected" in found
+    assert "$.spec.triggers[0].type" in found
+
+
+SCALED_OBJECT = """
+kind: CustomResourceDefinition
+spec:
+  group: keda.sh
+  names: {kind: ScaledObject}
+  versions:
+    - name: v1alpha1
+      served: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            apiVersion: {type: string}
+            kind: {type: string}
+            metadata: {type: object}
+            spec:
+              type: object
+              required: [triggers]
+              properties:
+                triggers:
+                  type: array
+                  items:
+                    type: object
+                    properties:
+                      type: {type: string}
+                      metadata: {type: object, additionalProperties: {type: string}}
+"""
