@@ -81,7 +81,7 @@ class Server:
 
     async def ask(self, *command: str | bytes | int) -> Any:
         """What it says to one command."""
-        client = Redis(
+        client: Any = Redis(
             port=self.port, socket_timeout=5, decode_responses=True, protocol=2, **self.options
         )
         try:

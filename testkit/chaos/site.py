@@ -134,8 +134,9 @@ class Cluster:
 
     def heal(self) -> None:
         """Make every wire a good one again."""
-        for part in (self.store, *(member.proxy for member in self.members)):
-            part.heal()
+        self.store.heal()
+        for member in self.members:
+            member.proxy.heal()
 
     def _store(self) -> Store:
         if self.layout.store == ONE:

@@ -229,7 +229,7 @@ class ReplicatedStore(Store):
 @contextmanager
 def cut_off(replica: Server) -> Iterator[None]:
     """The replica's link to its master is gone, and does not come back; all others stay."""
-    client = redis.Redis(port=replica.port, socket_timeout=5)
+    client: Any = redis.Redis(port=replica.port, socket_timeout=5)
     try:
         # A master without passwords refuses one.
         client.config_set("masterauth", "refused")
