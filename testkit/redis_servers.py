@@ -16,7 +16,7 @@ from typing import Any
 from redis import exceptions
 from redis.asyncio import Redis
 
-from orchestrator.store.embedded import find_server
+from orchestrator.store.embedded import find_server, tied
 from testkit.ports import free_port
 
 SLOTS = 16_384
@@ -35,7 +35,10 @@ async def until(condition: Callable[[], Awaitable[bool]], problem: str) -> None:
 
 @dataclass
 class Server:
-    """One process. `told` is its configuration, a line each."""
+    """One process, which ends with the thread that started it.
+
+    `told`: its configuration, a line each.
+    """
 
     program: Path
     folder: Path
@@ -64,7 +67,8 @@ class Server:
         if not config.exists():
             config.write_text("\n".join(lines) + "\n")
         log = (self.folder / f"{self.port}.log").open("ab")
-        command = [str(self.program), str(config), *(["--sentinel"] if self.sentinel else [])]
+        command = [*tied(self.program, f"redis-{self.port}"), str(config)]
+        command += ["--sentinel"] if self.sentinel else []
         self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def send(self, number: signal.Signals) -> None:

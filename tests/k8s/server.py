@@ -19,7 +19,7 @@ from tests.k8s.wiring import NAMESPACE
 from tests.tools import tool
 
 CONFIG, CRDS = "PACELINE_TEST_KUBECONFIG", "PACELINE_TEST_CRDS"
-_CALL_SECONDS, _POLL_SECONDS = 120.0, 0.25
+_CALL_SECONDS, _POLL_SECONDS = 300.0, 0.25
 _AS = ("--server-side", "--field-manager=paceline-test")
 
 
@@ -122,7 +122,7 @@ def connected() -> Server:
     server = Server(config)
     if folder := os.environ.get(CRDS):
         server.call("apply", *_AS, "--recursive", "-f", str(Path(folder)))
-        server.call("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        server.call("wait", "--for=condition=Established", "--timeout=240s", "crd", "--all")
     return server
 
 
