@@ -56,6 +56,11 @@ def find_server() -> Path:
     )
 
 
+def tied(program: Path, title: str) -> list[str]:
+    """The beginning of a server's command: it ends with the thread that starts it."""
+    return [sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), str(program), title]
+
+
 class EmbeddedRedis:
     """A server on a unix socket in a private folder; nothing is left after `stop`.
 
@@ -133,11 +138,10 @@ class EmbeddedRedis:
     def _launch(self) -> None:
         program = self._program or find_server()
         self._folder = self._folder or _private_folder()
-        arguments = [sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), str(program)]
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C in the terminal must not end the server first.
             self._process = subprocess.Popen(
-                [*arguments, _TITLE, *self._options()],
+                [*tied(program, _TITLE), *self._options()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -3,10 +3,11 @@
     python -m testkit.chaos --faults 500 --sessions 200     what must hold through faults
     python -m testkit.chaos --soak 5000                     what short generations leave behind
 
-Two verifiers, drafters and orchestrators and a store, each behind a proxy. A quarter of the
-sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
-coupled texts are compared with plain decoding before the first fault; of the others every
-token that anybody heard with what the session has at last. Without --target, tiny random
+Two verifiers, drafters and orchestrators and a store, each behind a proxy. With --store cluster
+or sentinel the store is masters with a replica each, which fail over, and orchestrators wait for
+--store-replicas of them. A quarter of the sessions is greedy, the others are sampled at 0.8: by
+coupling, STANDARD and BLOCK. Greedy and coupled texts are compared with plain decoding before the
+first fault; of the others every token that anybody heard with what the session has at last. Without --target, tiny random
 models, and in float32 the texts of STANDARD and BLOCK must have the target's exact distribution.
 With --batch-invariant verifiers compute in bfloat16, half of the sessions is greedy and the other
 half coupled, and each token must be that of plain decoding; with --dtype bfloat16 alone, to see
@@ -28,13 +29,14 @@ from bench.machine import machine
 from bench.output import say, table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.contract.errors import StartError
-from testkit.chaos.faults import KINDS
+from testkit.chaos.faults import KINDS, kinds_on
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.report import content, show
 from testkit.chaos.run import Chaos, ChaosPlan, ChaosResult
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.soak import Soaked, soak
+from testkit.chaos.store import ONE, TOPOLOGIES
 from testkit.chaos.transcript import Case
 
 PROMPT_LETTERS = 160
@@ -101,6 +103,26 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="verifiers with that flag, in bfloat16 if --dtype does not say otherwise",
     )
+    made.add_argument(
+        "--store", choices=TOPOLOGIES, default=ONE, help="what Redis is: one server, a cluster, …"
+    )
+    made.add_argument(
+        "--store-replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="replicas that have a write before it counts, of a store that has them",
+    )
+    made.add_argument(
+        "--store-program", type=Path, default=None, help="its server; left out: Valkey's wheel"
+    )
+    made.add_argument(
+        "--grace",
+        type=float,
+        default=None,
+        metavar="S",
+        help="what every process drains for at most",
+    )
     made.add_argument("--target", default="", help="a model other than the tiny one")
     made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
@@ -123,11 +145,10 @@ def _case(number: int, text: str, way: Mapping[str, Any], tokens: int) -> Case:
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     bounds = given.faults, given.sessions, given.at_once, given.seconds
     plan = ChaosPlan(given.seed, *bounds, kinds=tuple(given.kind or ()))
-    layout = Layout(
-        target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls, verifier_flags=computing(given)
-    )
+    if unfit := set(plan.kinds) - set(kinds_on(given.store)):
+        raise StartError(f"--store {given.store} has no {', '.join(sorted(unfit))}")
     ways = SAME_TEXT if given.batch_invariant else WAYS
-    with Cluster(layout) as cluster:
+    with Cluster(_layout(given, target, draft)) as cluster:
         chaos = Chaos(cluster, cases(given.tokens, ways), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
     if not given.target and _dtype(given) == FLOAT32 and outcome.drawn:
@@ -145,6 +166,24 @@ def computing(given: argparse.Namespace) -> tuple[str, ...]:
 
 def _dtype(given: argparse.Namespace) -> str:
     return given.dtype or (BFLOAT16 if given.batch_invariant else FLOAT32)
+
+
+def _layout(given: argparse.Namespace, target: str, draft: str) -> Layout:
+    grace = ("--grace", f"{given.grace:g}") if given.grace is not None else ()
+    flags = (*ALWAYS_DRAFT, *grace)
+    if given.store != ONE:
+        flags += ("--store-replicas", str(given.store_replicas))
+    return Layout(
+        target,
+        draft,
+        wire_seconds=WIRE_SECONDS,
+        tls=given.tls,
+        store=given.store,
+        store_program=given.store_program,
+        verifier_flags=(*computing(given), *grace),
+        drafter_flags=grace,
+        orchestrator_flags=flags,
+    )
 
 
 def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:

@@ -4,18 +4,22 @@ import asyncio
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 
 from testkit.chaos.listener import Listener, until
 from testkit.chaos.member import Member
 from testkit.chaos.proxy import Proxy
-from testkit.chaos.scene import Scene
+from testkit.chaos.scene import Leave, Scene
 from testkit.chaos.site import DRAFTER, ORCHESTRATOR, ROLES, VERIFIER
-from testkit.chaos.store import Store
+from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store, cut_off
+from testkit.redis_servers import Server
 
 END_SECONDS = 60.0
 """What a process that is asked to end may take on a busy machine."""
+NOTICE_SECONDS = 13.0
+"""What the shortest notice leaves to a pod that has slept for 2 s in `preStop`."""
 
 Act = Callable[[Scene, str], Awaitable[None]]
 """The scene, and the name of the fault."""
@@ -60,27 +64,108 @@ async def _ended(member: Member) -> int | None:
         return None
 
 
+async def reclaimed(scene: Scene, kind: str) -> None:
+    """A node with one of each role is taken back: SIGTERM, and SIGKILL when the notice is over."""
+    members = [await scene.pick(role) for role in ROLES]
+    met = {one.name: one for member in members for one in scene.of(member)}
+    scene.strike(kind, met.values())
+    scene.leaves += await asyncio.gather(*map(_left, members))
+    for member in members:
+        member.start()
+
+
+async def _left(member: Member) -> Leave:
+    began = time.monotonic()
+    try:
+        await asyncio.to_thread(member.end, NOTICE_SECONDS)
+    except subprocess.TimeoutExpired:
+        member.kill()
+        return Leave(member.role, None)
+    return Leave(member.role, time.monotonic() - began)
+
+
 # --- the store ------------------------------------------------------------------------
 
 
 async def store_restarted(scene: Scene, kind: str) -> None:
     """SIGTERM, and started again with its data."""
     scene.strike(kind, scene.running)
-    scene.cluster.store.restart()
+    _server(scene).restart()
 
 
 async def store_crashed(scene: Scene, kind: str) -> None:
     """SIGKILL, and started again with its data."""
     scene.strike(kind, scene.running)
-    scene.cluster.store.crash()
+    _server(scene).crash()
 
 
 async def store_stalled(scene: Scene, kind: str) -> None:
     """SIGSTOP for a while."""
     scene.strike(kind, scene.running)
-    scene.cluster.store.send(signal.SIGSTOP)
+    _server(scene).send(signal.SIGSTOP)
     await asyncio.sleep(scene.rng.uniform(0.5, 4.0))
-    scene.cluster.store.send(signal.SIGCONT)
+    _server(scene).send(signal.SIGCONT)
+
+
+def _server(scene: Scene) -> OneServer:
+    assert isinstance(scene.cluster.store, OneServer)
+    return scene.cluster.store
+
+
+# --- masters of a replicated store ----------------------------------------------------
+
+
+async def master_killed(scene: Scene, kind: str) -> None:
+    """SIGKILL; its replica takes over, and it comes back as that one's replica."""
+    store, master, replica = await _pair(scene, kind)
+    master.kill()
+    await store.taken_over(replica)
+    master.start()
+    await store.settled()
+
+
+async def master_stalled(scene: Scene, kind: str) -> None:
+    """SIGSTOP until its replica has taken over; then it still takes itself for the master."""
+    store, master, replica = await _pair(scene, kind)
+    master.send(signal.SIGSTOP)
+    await store.taken_over(replica)
+    master.send(signal.SIGCONT)
+    await store.settled()
+
+
+async def master_handed_over(scene: Scene, kind: str) -> None:
+    """The replica takes over in agreement with its master, as before maintenance."""
+    store, _, replica = await _pair(scene, kind)
+    await store.hand_over(replica)
+    await store.settled()
+
+
+async def master_lost_behind(scene: Scene, kind: str) -> None:
+    """A replica loses its master for a while; then the master and an orchestrator are killed.
+
+    What the master acknowledged meanwhile is nowhere, if it acknowledged anything.
+    """
+    store, master, replica = await _pair(scene, kind)
+    owner = await scene.pick(ORCHESTRATOR)
+    with cut_off(replica):
+        await asyncio.sleep(scene.rng.uniform(0.2, 0.8))
+        master.kill()
+        owner.kill()
+    owner.start()
+    await store.taken_over(replica)
+    master.start()
+    await store.settled()
+
+
+async def _pair(scene: Scene, kind: str) -> tuple[ReplicatedStore, Server, Server]:
+    """A master and its replica; the sessions that it keeps are noted as struck."""
+    store = scene.cluster.store
+    assert isinstance(store, ReplicatedStore)
+    await store.settled()
+    master, replica = scene.rng.choice(await store.pairs())
+    kept = await store.sessions_of(master, [one.name for one in scene.running])
+    scene.strike(kind, [one for one in scene.running if one.name in kept])
+    return store, master, replica
 
 
 # --- wires ----------------------------------------------------------------------------
@@ -117,7 +202,7 @@ async def _struck_wire(place: str, scene: Scene, kind: str) -> Proxy:
     """The proxy before a process there, whose sessions are noted as struck."""
     if place == Store.role:
         scene.strike(kind, scene.running)
-        return scene.cluster.store.proxy
+        return _server(scene).proxy
     member = await scene.pick(place)
     scene.strike(kind, scene.of(member))
     return member.proxy
@@ -147,29 +232,51 @@ async def _some(scene: Scene, wanted: Callable[[Listener], bool]) -> Listener:
     return scene.rng.choice([one for one in scene.running if wanted(one)])
 
 
-def _every_kind() -> dict[str, Act]:
+def _everywhere() -> dict[str, Act]:
     kinds: dict[str, Act] = {}
     for role in ROLES:
         kinds[f"{role} SIGKILL"] = partial(killed, role)
         kinds[f"{role} SIGSTOP"] = partial(stalled, role)
         kinds[f"{role} SIGTERM"] = partial(drained, role)
-    kinds["store SIGTERM"], kinds["store SIGKILL"] = store_restarted, store_crashed
-    kinds["store SIGSTOP"] = store_stalled
-    places = {VERIFIER: VERIFIER, DRAFTER: DRAFTER, Store.role: "store", ORCHESTRATOR: "client"}
-    for place, name in places.items():
-        kinds[f"{name} wire delayed"] = partial(delayed, place)
-        kinds[f"{name} wire cut"] = partial(cut, place)
-        kinds[f"{name} wire half-open"] = partial(half_open, place)
+    kinds["node reclaimed"] = reclaimed
+    for place in (VERIFIER, DRAFTER, ORCHESTRATOR):
+        kinds |= _of_wire(place, "client" if place == ORCHESTRATOR else place)
     kinds["caller leaves, resumes"], kinds["second resume"] = caller_left, taken_over
     return kinds
 
 
-KINDS = _every_kind()
+def _of_wire(place: str, name: str) -> dict[str, Act]:
+    return {
+        f"{name} wire delayed": partial(delayed, place),
+        f"{name} wire cut": partial(cut, place),
+        f"{name} wire half-open": partial(half_open, place),
+    }
 
 
-def deck(rng: random.Random, kinds: Collection[str] = ()) -> Iterator[str]:
-    """Kinds without end, all or some: each once, in any order, then each once more."""
+EVERYWHERE = _everywhere()
+OF_ONE_SERVER: dict[str, Act] = {
+    "store SIGTERM": store_restarted,
+    "store SIGKILL": store_crashed,
+    "store SIGSTOP": store_stalled,
+    **_of_wire(Store.role, "store"),
+}
+OF_MASTERS: dict[str, Act] = {
+    "master SIGKILL": master_killed,
+    "master SIGSTOP": master_stalled,
+    "master handed over": master_handed_over,
+    "master ahead of its replica, and an orchestrator, SIGKILL": master_lost_behind,
+}
+KINDS = {**EVERYWHERE, **OF_ONE_SERVER, **OF_MASTERS}
+
+
+def kinds_on(topology: str) -> list[str]:
+    """What can strike a cluster whose store is of this topology."""
+    return [*EVERYWHERE, *(OF_ONE_SERVER if topology == ONE else OF_MASTERS)]
+
+
+def deck(rng: random.Random, kinds: Collection[str]) -> Iterator[str]:
+    """Kinds without end: each once, in any order, then each once more."""
     while True:
-        names = [name for name in KINDS if not kinds or name in kinds]
+        names = [name for name in KINDS if name in kinds]
         rng.shuffle(names)
         yield from names

@@ -5,6 +5,7 @@ import time
 
 from paceline import PacelineError, ServerInfo
 
+from services.contract.errors import StartError
 from testkit.chaos.site import ORCHESTRATOR, START_SECONDS, Cluster
 
 _POLL_SECONDS = 0.1
@@ -25,24 +26,28 @@ async def _info(cluster: Cluster, address: str) -> ServerInfo:
 async def whole(cluster: Cluster, timeout: float = START_SECONDS) -> None:
     """Wait until every process serves and every orchestrator is connected to every worker.
 
-    Raises StartError for a process that has ended, TimeoutError.
+    Raises StartError for a process that has ended, and when the time is over.
     """
-    async with asyncio.timeout(timeout):
-        while True:
-            for member in cluster.members:
-                member.check()
-            if all(member.serves for member in cluster.members) and await _connected(cluster):
-                return
-            await asyncio.sleep(_POLL_SECONDS)
+    deadline = time.monotonic() + timeout
+    while missing := await _missing(cluster):
+        if time.monotonic() > deadline:
+            raise StartError(f"not whole after {timeout:.0f} s: {missing}")
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _connected(cluster: Cluster) -> bool:
+async def _missing(cluster: Cluster) -> str:
+    """What a cluster lacks to be whole; empty = nothing."""
+    for member in cluster.members:
+        member.check()
+        if not member.serves:
+            return f"{member.name} does not serve"
     workers = {member.name for member in cluster.members if member.role != ORCHESTRATOR}
     try:
         told = await infos(cluster)
-    except (PacelineError, OSError):
-        return False
-    return all(workers <= {one.worker_id for one in info.workers if one.connected} for info in told)
+    except (PacelineError, OSError) as error:
+        return f"an orchestrator does not answer: {type(error).__name__}"
+    away = [workers - {one.worker_id for one in i.workers if one.connected} for i in told]
+    return "; ".join(f"no link to {', '.join(sorted(some))}" for some in away if some)
 
 
 async def left_behind(cluster: Cluster, timeout: float = 60.0) -> list[str]:

@@ -1,7 +1,7 @@
 """What a chaos run found, as a table and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.figures import Percentiles
@@ -9,6 +9,7 @@ from bench.machine import machine
 from bench.output import shown, table, table_console
 from testkit.chaos.faults import KINDS
 from testkit.chaos.run import ChaosPlan, ChaosResult
+from testkit.chaos.site import ROLES
 
 _MOST_LINES = 40
 
@@ -47,6 +48,7 @@ def content(plan: ChaosPlan, outcome: ChaosResult) -> dict[str, Any]:
         "sessions": outcome.sessions,
         "tokens": outcome.tokens,
         "law": outcome.law,
+        "leaves": [asdict(one) for one in outcome.leaves],
         "violations": outcome.violations,
         "kinds": [
             {
@@ -71,9 +73,26 @@ def show(plan: ChaosPlan, outcome: ChaosResult) -> None:
     )
     columns = ("times", "sessions met", "pause p50 ms", "p95 ms", "longest ms")
     console.print(table(title, columns, [_cells(row) for row in rows(outcome)]))
+    for line in left(outcome):
+        console.print(line)
     for line in outcome.law:
         console.print(f"Law of the target, {line}")
     console.print(verdict(plan, outcome.violations))
+
+
+def left(outcome: ChaosResult) -> list[str]:
+    """Of each role, how processes ended whose node was taken back."""
+    found = []
+    for role in ROLES:
+        took = [one.seconds for one in outcome.leaves if one.role == role]
+        if ended := sorted(seconds for seconds in took if seconds is not None):
+            found.append(
+                f"{role}: {len(ended)} of {len(took)} left within the notice, "
+                f"half of them in {ended[len(ended) // 2]:.1f} s, all in {ended[-1]:.1f} s"
+            )
+        elif took:
+            found.append(f"{role}: none of {len(took)} left within the notice")
+    return found
 
 
 def _cells(row: Row) -> tuple[str, list[str]]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from paceline import Client, Event, PacelineError
 
-from testkit.chaos.faults import KINDS, deck
+from testkit.chaos.faults import KINDS, deck, kinds_on
 from testkit.chaos.health import left_behind
 from testkit.chaos.listener import Listener
-from testkit.chaos.scene import Scene
+from testkit.chaos.scene import Leave, Scene
 from testkit.chaos.site import Cluster
 from testkit.chaos.transcript import Case, Drawn, Strike, Transcript
 
@@ -32,7 +32,7 @@ _SEEDS = 1_000_000
 class ChaosPlan:
     """How much of it. `seconds` bounds the faults, not the sessions that run then.
 
-    `kinds` of faults: empty = all.
+    `kinds` of faults: empty = all that its store allows.
     """
 
     seed: int = 0
@@ -52,6 +52,7 @@ class ChaosResult:
     tokens: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     strikes: list[Strike] = field(default_factory=list)
+    leaves: list[Leave] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     """The texts left to chance among the first sessions, as many as were planned.
@@ -125,13 +126,14 @@ class Chaos:
             await self._disturb(began + self._plan.seconds)
         await self._scene.close()
         await self._check_rest()
-        self._outcome.strikes = self._scene.strikes
+        self._outcome.strikes, self._outcome.leaves = self._scene.strikes, self._scene.leaves
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
 
     async def _disturb(self, until: float) -> None:
         try:
-            for kind in deck(self._scene.rng, self._plan.kinds):
+            kinds = self._plan.kinds or kinds_on(self._scene.cluster.layout.store)
+            for kind in deck(self._scene.rng, kinds):
                 await asyncio.sleep(self._scene.rng.uniform(0, _LONGEST_BREATH))
                 self._scene.alone = self._scene.rng.random() >= _OVERLAPPING
                 if self._scene.alone:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from paceline import Client
 
+from services.contract.errors import StartError
 from testkit.chaos.health import whole
 from testkit.chaos.listener import Listener, until
 from testkit.chaos.member import Member
@@ -13,6 +14,15 @@ from testkit.chaos.site import ORCHESTRATOR, Cluster
 from testkit.chaos.transcript import Strike
 
 _SHARE_IN_USE = 0.8
+_STARTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """How long a process took to end when its node was taken; None = it was killed at last."""
+
+    role: str
+    seconds: float | None
 
 
 @dataclass
@@ -23,6 +33,7 @@ class Scene:
     rng: random.Random
     listeners: set[Listener] = field(default_factory=set)
     strikes: list[Strike] = field(default_factory=list)
+    leaves: list[Leave] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     alone: bool = True
     _seconds: dict[int, Client] = field(default_factory=dict)
@@ -67,10 +78,19 @@ class Scene:
         return [one for one in self.running if one.uses(member.name)]
 
     async def mend(self) -> None:
-        """Wait until every process serves; one that ended unasked is a violation."""
-        for member in self.cluster.members:
-            if not member.alive:
-                if member.spec.ready_file.exists():
-                    self.violations.append(f"{member.name} ended by itself")
-                member.start()
-        await whole(self.cluster)
+        """Wait until every process serves; one that ended unasked is a violation.
+
+        One that ends before it served, as its store was away, is started again, as by whoever
+        runs it. Raises StartError for one that never serves.
+        """
+        for attempt in range(_STARTS):
+            for member in self.cluster.members:
+                if not member.alive:
+                    if member.spec.ready_file.exists():
+                        self.violations.append(f"{member.name} ended by itself")
+                    member.start()
+            try:
+                return await whole(self.cluster)
+            except StartError:
+                if attempt == _STARTS - 1 or all(one.alive for one in self.cluster.members):
+                    raise

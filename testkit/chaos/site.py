@@ -18,7 +18,7 @@ from services.cluster.supervisor import ProcessSpec
 from testkit.chaos.member import Member
 from testkit.chaos.mutual_tls import MutualTls
 from testkit.chaos.proxy import Network
-from testkit.chaos.store import Store
+from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
 from testkit.ports import free_port
 
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
@@ -46,6 +46,10 @@ class Layout:
     verifier_flags: tuple[str, ...] = ()
     drafter_flags: tuple[str, ...] = ()
     orchestrator_flags: tuple[str, ...] = ALWAYS_DRAFT
+    store: str = ONE
+    """One of `TOPOLOGIES`."""
+    store_program: Path | None = None
+    """The server of a replicated store; None = what `paceline up` would run."""
     metrics: bool = False
     """Whether each process serves `/metrics`, at `Member.metrics`."""
     token: str | None = None
@@ -84,7 +88,7 @@ class Cluster:
             if self.layout.tls:
                 self._mutual_tls = MutualTls.make(self.folder / "certificates")
             self._network = stack.enter_context(Network())
-            self.store = Store(self._network)
+            self.store = self._store()
             stack.callback(self.store.stop)
             for role, name in self.layout.names():
                 member = self._member(role, name)
@@ -130,8 +134,14 @@ class Cluster:
 
     def heal(self) -> None:
         """Make every wire a good one again."""
-        for proxy in (self.store.proxy, *(member.proxy for member in self.members)):
-            proxy.heal()
+        self.store.heal()
+        for member in self.members:
+            member.proxy.heal()
+
+    def _store(self) -> Store:
+        if self.layout.store == ONE:
+            return OneServer(self._network)
+        return ReplicatedStore(self.layout.store, self.layout.store_program)
 
     def _member(self, role: str, name: str) -> Member:
         ready = self.folder / f"{name}.ready"

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 from paceline import Client
 
-from testkit.chaos.faults import KINDS
+from testkit.chaos.faults import OF_MASTERS, kinds_on
 from testkit.chaos.health import whole
 from testkit.chaos.run import Chaos, ChaosPlan
-from testkit.chaos.site import Layout
+from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
+from testkit.chaos.store import CLUSTER, ONE, SENTINEL
 from tests.faults.conftest import served
 from tests.faults.kit import BY_CHANCE, CASES, HEARD, TOKENS, WIRE_SECONDS, Site
 
@@ -67,8 +68,21 @@ async def test_a_few_faults_at_random_lose_double_and_change_no_token(site: Site
 
 @pytest.mark.faults
 async def test_every_kind_of_fault_at_random_loses_doubles_and_changes_no_token(site: Site):
-    plan = ChaosPlan(seed=7, faults=len(KINDS), sessions=12, at_once=6)
+    plan = ChaosPlan(seed=7, faults=len(kinds_on(ONE)), sessions=12, at_once=6)
     outcome = await Chaos(site.cluster, (*CASES, *BY_CHANCE), plan).run()
     assert outcome.violations == []
-    assert set(outcome.counts) == set(KINDS)
+    assert set(outcome.counts) == set(kinds_on(ONE))
     assert outcome.sessions >= plan.sessions
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("topology", [CLUSTER, SENTINEL])
+def test_masters_that_fail_over_lose_nothing_that_a_replica_had_acknowledged(models, topology):
+    flags = (*ALWAYS_DRAFT, "--store-replicas", "1")
+    layout = Layout(*models, wire_seconds=WIRE_SECONDS, store=topology, orchestrator_flags=flags)
+    plan = ChaosPlan(seed=7, faults=len(OF_MASTERS), sessions=8, at_once=4, kinds=tuple(OF_MASTERS))
+    # The servers of a replicated store start before any event loop runs.
+    with Cluster(layout) as cluster:
+        outcome = asyncio.run(Chaos(cluster, (*CASES, *BY_CHANCE), plan).run())
+    assert outcome.violations == []
+    assert set(outcome.counts) == set(OF_MASTERS)

@@ -71,6 +71,12 @@ OF_DEVELOPMENT = [
     ("disruption_budgets", lambda c: remove(c, "PodDisruptionBudget", "verifier")),
     ("disruption_budgets", lambda c: budget(c, "verifier").update(minAvailable=1)),
     ("disruption_budgets", lambda c: budget(c, "drafter")["selector"].update(matchLabels={})),
+    (
+        "disruption_budgets",
+        lambda c: budget(c, "orchestrator").update(
+            minAvailable=budget(c, "orchestrator").pop("maxUnavailable")
+        ),
+    ),
     ("disruption_budgets", lambda c: budget(c, "drafter").pop("unhealthyPodEvictionPolicy")),
     ("replicas", lambda c: drafter(c).spec.pop("replicas")),
     ("references", lambda c: remove(c, "Secret", "redis")),
@@ -109,6 +115,9 @@ OF_DEVELOPMENT = [
     ("leaving", lambda c: verifier(c).container.pop("lifecycle")),
     ("rolling", lambda c: verifier(c).spec["strategy"]["rollingUpdate"].update(maxSurge=1)),
     ("placement", lambda c: orchestrator(c).pod.pop("topologySpreadConstraints")),
+    ("placement", lambda c: spread(c).update(whenUnsatisfiable="DoNotSchedule")),
+    ("placement", lambda c: spread(c).pop("nodeTaintsPolicy")),
+    ("placement", lambda c: verifier(c).pod["topologySpreadConstraints"].pop(0)),
     ("placement", lambda c: spread(c)["labelSelector"].update(matchLabels={"app": "none"})),
     ("devices", lambda c: config(c, "verifier-settings").update(PACELINE_DEVICE="cuda")),
     ("known", lambda c: config(c, "settings").update(PACELINE_TARGET="m")),
@@ -147,6 +156,7 @@ OF_PRODUCTION = [
     ("devices", lambda c: verifier(c).pod.pop("tolerations")),
     ("devices", lambda c: verifier(c).container["resources"]["limits"].pop("nvidia.com/gpu")),
     ("devices", lambda c: c.get("PriorityClass", "paceline-drafter").update(value=100000)),
+    ("devices", lambda c: orchestrator(c).pod.pop("priorityClassName")),
     ("engines", lambda c: verifier(c).container.update(image="registry/paceline-models:0.2.0")),
     ("engines", lambda c: config(c, "drafter-settings").pop("PACELINE_ENGINE")),
     ("engines", lambda c: verifier(c).container["volumeMounts"].clear()),

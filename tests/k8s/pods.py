@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tests.k8s.cluster import Cluster, Manifest, Workload
 
@@ -10,6 +11,9 @@ _SPARE_SECONDS = 10
 _VLLM_START_SECONDS = 1200
 _ALLOWED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 _WRITABLE = {"/tmp", "/cache", "/dev/shm", "/data"}
+_ZONE, _NODE = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+_SPREAD = {"orchestrator": {_ZONE, _NODE}, "verifier": {_ZONE, _NODE}, "drafter": {_NODE}}
+_RANKING = ("orchestrator", "verifier", "drafter")
 _ROLLING = {
     "orchestrator": {"maxSurge": 1, "maxUnavailable": 0},
     "drafter": {"maxSurge": 0, "maxUnavailable": 1},
@@ -104,22 +108,26 @@ def rolling(cluster: Cluster) -> Iterator[str]:
 
 
 def placement(cluster: Cluster) -> Iterator[str]:
-    """Orchestrators spread, drafters seek verifiers; in all of it labels that pods have."""
+    """A lost zone or node takes a part of a tier; drafters seek verifiers; by labels that are."""
     for workload in cluster.processes:
-        affinity = workload.pod.get("affinity", {})
-        terms = [
-            term["podAffinityTerm"]
-            for kind in ("podAffinity", "podAntiAffinity")
-            for term in affinity.get(kind, {}).get(
-                "preferredDuringSchedulingIgnoredDuringExecution", ()
-            )
-        ]
         spread = workload.pod.get("topologySpreadConstraints", [])
-        for term in [*terms, *spread]:
+        for term in [*_attractions(workload.pod.get("affinity", {})), *spread]:
             if not cluster.selected(term["labelSelector"]["matchLabels"]):
                 yield f"{workload.name}: placed by pods that are not there"
-        if not terms and not spread:
-            yield f"{workload.name}: placed anywhere"
+        over = {one["topologyKey"] for one in spread}
+        if over != _SPREAD[workload.name]:
+            yield f"{workload.name}: spread over {sorted(over)}"
+        for one in spread:
+            if one["whenUnsatisfiable"] != "ScheduleAnyway":
+                yield f"{workload.name}: does not start while a zone is lost"
+            if one.get("nodeTaintsPolicy") != "Honor":
+                yield f"{workload.name}: nodes that it may not use count as empty"
+
+
+def _attractions(affinity: Manifest) -> list[Manifest]:
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    weighted = affinity.get("podAffinity", {}).get(preferred, [])
+    return [one["podAffinityTerm"] for one in weighted]
 
 
 def engines(cluster: Cluster) -> Iterator[str]:
@@ -145,7 +153,7 @@ def _not_for_vllm(workload: Workload) -> Iterator[str]:
 
 
 def devices(cluster: Cluster) -> Iterator[str]:
-    """Who runs on CUDA asks for a device and its nodes; a verifier counts more than a drafter."""
+    """Who runs on CUDA asks for a device and its nodes; who is missed most has the priority."""
     for workload in cluster.processes:
         wants = cluster.environment(workload).get("PACELINE_DEVICE") == "cuda"
         limits = workload.container["resources"].get("limits", {})
@@ -154,7 +162,15 @@ def devices(cluster: Cluster) -> Iterator[str]:
         tolerated = {t.get("key") for t in workload.pod.get("tolerations", ())}
         if wants and "nvidia.com/gpu" not in tolerated:
             yield f"{workload.name}: kept off the nodes with devices"
+    yield from _priorities(cluster)
+
+
+def _priorities(cluster: Cluster) -> Iterator[str]:
     values = {c["metadata"]["name"]: c["value"] for c in cluster.of("PriorityClass")}
-    classes = {w.name: w.pod.get("priorityClassName") for w in cluster.processes}
-    if values and not values[classes["verifier"]] > values[classes["drafter"]]:
-        yield "a drafter could keep a verifier from its device"
+    if values:
+        classes = [cluster.workload(role).pod.get("priorityClassName") for role in _RANKING]
+        for over, under in pairwise(
+            zip(_RANKING, [values.get(one, 0) for one in classes], strict=True)
+        ):
+            if not over[1] > under[1]:
+                yield f"{under[0]}: could keep a {over[0]} from its place"

@@ -22,6 +22,8 @@ CHECKS = {
         settings.ports, settings.traces, settings.methods, ranks.ranks,
     )
 }  # fmt: skip
+SHORTEST_NOTICE, LONGEST_NOTICE = 15.0, 120.0
+"""Seconds that a provider gives an ordinary pod before it takes the node: GKE's, and AWS's."""
 OF_ANY_POD = ("selectors", "probes", "references", "restricted", "images", "resources")
 
 
@@ -77,10 +79,41 @@ def test_an_autoscaler_counts_groups_where_verifiers_are_groups(scaler, tmp_path
     assert list(wiring.replicas(cluster)) == []
 
 
-@pytest.mark.parametrize("component", ["mtls", "client-tokens", "model-cache", "otel"])
-def test_a_component_may_be_put_on_top(component, tmp_path):
-    cluster = render(on_top(tmp_path, "overlays/kind-cpu", component))
+@pytest.mark.parametrize(
+    ("component", "overlay"),
+    [
+        *((one, "kind-cpu") for one in ("mtls", "client-tokens", "model-cache", "otel", "spot")),
+        ("spot", "prod-gpu"),
+    ],
+)
+def test_a_component_may_be_put_on_top(component, overlay, tmp_path):
+    cluster = render(on_top(tmp_path, f"overlays/{overlay}", component))
     assert {name: found for name, check in CHECKS.items() if (found := list(check(cluster)))} == {}
+
+
+def test_workers_on_nodes_that_are_taken_back_leave_within_the_shortest_notice(tmp_path):
+    cluster = render(on_top(tmp_path, "overlays/prod-gpu", "spot"))
+    leaves = {w.name: _seconds_to_leave(cluster, w) for w in cluster.processes}
+    assert max(leaves["verifier"], leaves["drafter"]) <= SHORTEST_NOTICE - 3
+    barred = cluster.workload("orchestrator").pod["affinity"]["nodeAffinity"]
+    [term] = barred["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    kept_off = {(one["key"], one["values"][0]) for one in term["matchExpressions"]}
+    sought = cluster.workload("drafter").pod["affinity"]["nodeAffinity"]
+    terms = sought["preferredDuringSchedulingIgnoredDuringExecution"]
+    preferred = [one["preference"]["matchExpressions"][0] for one in terms]
+    assert {one["operator"] for one in term["matchExpressions"]} == {"NotIn"}
+    assert kept_off == {(one["key"], one["values"][0]) for one in preferred}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_process_leaves_within_the_longest_notice(overlay):
+    cluster = render(overlay)
+    assert max(_seconds_to_leave(cluster, w) for w in cluster.processes) <= LONGEST_NOTICE
+
+
+def _seconds_to_leave(cluster, workload):
+    sleep = workload.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    return sleep + float(cluster.environment(workload)["PACELINE_GRACE"])
 
 
 def test_what_the_readme_puts_in_an_overlay_on_top_wins(tmp_path):

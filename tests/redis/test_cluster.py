@@ -14,8 +14,9 @@ from services.contract.types import FinishReason, Role, WorkerDescription
 from services.drafter.methods.ngram.archive import RedisArchive
 from services.runtime.redis_client import is_away
 from services.runtime.registry import Registration, WorkerRegistry
+from testkit.redis_servers import RedisCluster, linked
 from tests.contracts.owners import Owner
-from tests.redis.servers import RIGHTS, RedisCluster, linked, named_in, redis_cluster, slot_of
+from tests.redis.servers import RIGHTS, named_in, redis_cluster, slot_of
 from tests.waiting import until
 
 

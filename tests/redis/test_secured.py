@@ -12,11 +12,12 @@ from services.contract.errors import StartError, StoreError
 from services.runtime.redis_client import FAULTS, open_client
 from testkit.chaos.proxy import Network
 from testkit.ports import free_port
+from testkit.redis_servers import Server, folder_of_servers
 from tests.certificates import Authority
 from tests.contracts.backends import KEY, NEW
 from tests.contracts.owners import Owner
 from tests.contracts.test_redis_tls import demanding
-from tests.redis.servers import RIGHTS, Server, Tls, folder_of_servers, tls_server
+from tests.redis.servers import RIGHTS, Tls, tls_server
 from tests.waiting import until
 
 

@@ -12,9 +12,10 @@ from orchestrator.store import RedisSessionStore, WriterOptions, connect
 from services.contract.errors import StartError, StoreError
 from services.contract.types import Role, WorkerDescription
 from services.runtime.registry import Registration, WorkerRegistry
+from testkit.redis_servers import Watched
 from tests.contracts.backends import KEY, NEW
 from tests.contracts.owners import Owner
-from tests.redis.servers import Watched, watched
+from tests.redis.servers import watched
 from tests.waiting import until
 
 ASKING = ("+@connection", "+sentinel|masters")

@@ -1,0 +1,78 @@
+"""What chaos does to a store with replicas: its faults lose what they should be able to lose."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from testkit.chaos.faults import KINDS, OF_MASTERS, OF_ONE_SERVER, kinds_on
+from testkit.chaos.store import CLUSTER, ONE, SENTINEL, TOPOLOGIES, ReplicatedStore, cut_off
+
+MASTERS = {CLUSTER: 3, SENTINEL: 1}
+
+
+@pytest.fixture(params=MASTERS)
+def store(request: pytest.FixtureRequest) -> Iterator[tuple[ReplicatedStore, int]]:
+    made = ReplicatedStore(request.param)
+    yield made, MASTERS[request.param]
+    made.stop()
+
+
+def test_a_master_lost_ahead_of_its_replica_takes_what_it_acknowledged_with_it(store):
+    made, masters = store
+
+    async def run():
+        await made.settled()
+        pairs = await made.pairs()
+        assert len(pairs) == masters
+        master, replica = pairs[0]
+        kept, lost = await _keys_of(made, master)
+        await master.ask("SET", kept, "1")
+        assert await master.ask("WAIT", 1, 5000) == 1
+        with cut_off(replica):
+            await master.ask("SET", lost, "1")
+            assert await master.ask("WAIT", 1, 200) == 0
+            master.kill()
+        await made.taken_over(replica)
+        assert await replica.ask("EXISTS", kept) == 1
+        assert await replica.ask("EXISTS", lost) == 0
+        master.start()
+        await made.settled()
+        assert (replica, master) in await made.pairs()
+
+    asyncio.run(run())
+
+
+def test_a_master_that_hangs_or_hands_over_comes_back_as_a_replica(store):
+    made, masters = store
+
+    async def run():
+        await made.settled()
+        first, second = (await made.pairs())[0]
+        await made.hand_over(second)
+        await made.settled()
+        assert (second, first) in await made.pairs()
+        second.send(signal.SIGSTOP)
+        await made.taken_over(first)
+        second.send(signal.SIGCONT)
+        await made.settled()
+        assert (first, second) in await made.pairs()
+        assert len(await made.pairs()) == masters
+
+    asyncio.run(run())
+
+
+async def _keys_of(store, master):
+    """Two keys that this master has."""
+    names = [f"chaos-{number:05}" for number in range(60)]
+    held = await store.sessions_of(master, names)
+    first, second = sorted(held)[:2]
+    return f"paceline:{{default/{first}}}:x", f"paceline:{{default/{second}}}:x"
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_every_kind_of_fault_strikes_where_it_can(topology):
+    kinds = kinds_on(topology)
+    left_out = OF_MASTERS if topology == ONE else OF_ONE_SERVER
+    assert set(kinds) == KINDS.keys() - left_out.keys()
