@@ -10,7 +10,7 @@ from rich.console import Console
 from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, CapacityPlan, in_words, make_plan
 from bench.plan.options import Costs, PlanOptions, costs_of
 from bench.simulation.flags import bare_table
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.contract.errors import StartError
 
 ALWAYS = (
