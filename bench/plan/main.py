@@ -12,7 +12,7 @@ from bench.plan.money import plan_money
 from bench.plan.options import Costs, PlanOptions, costs_of
 from bench.plan.report import show_money
 from bench.simulation.flags import bare_table
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.contract.errors import StartError
 
 WIDTH = 160

@@ -25,7 +25,7 @@ from bench.simulation.grid import Cell, CellResult, Grid, every_pacing, run_grid
 from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.contract.errors import StartError
 
 WIDTH = 160

@@ -19,8 +19,8 @@ from bench.synthetic.network import Network, parse_delays
 from bench.synthetic.report import LABEL, print_report, summary_of
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
+from services.cluster.flags import complain
 from services.cluster.lifetime import unless_stopped
-from services.cluster.process import complain
 from services.cluster.progress import INTERRUPTED
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError

@@ -18,8 +18,8 @@ from research.scaling.manifests import queries
 from research.scaling.phases import parse_phases
 from research.scaling.record import PHASES, TIMES, RecordOptions, record
 from research.scaling.recording import read_recording, table, write_recording
+from services.cluster.flags import complain
 from services.cluster.lifetime import unless_stopped
-from services.cluster.process import complain
 from services.cluster.progress import INTERRUPTED
 from services.contract.errors import PacelineError, StartError
 from testkit.prometheus import PrometheusError

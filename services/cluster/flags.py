@@ -6,6 +6,7 @@ An option comes from its flag, else from its variable (`PACELINE_<NAME>`), else 
 from __future__ import annotations
 
 import os
+import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -251,3 +252,19 @@ class _Switch(Action):
     def __call__(self, _parser: Any, given: Any, _values: Any, flag: str | None = None) -> None:
         """On by its first flag, off by its second."""
         setattr(given, self.dest, flag == self.option_strings[0])
+
+
+def not_here(error: ModuleNotFoundError) -> StartError:
+    """The error of a command whose code an image leaves out."""
+    return StartError(f"needs the module {error.name}, which is not installed here")
+
+
+def complain(name: str, error: Exception, status: int) -> int:
+    """One line on stderr; the status."""
+    print(f"paceline {name}: {one_line(error)}", file=sys.stderr, flush=True)
+    return status
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.cluster import beside
-from services.cluster.flags import Flags
+from services.cluster.flags import Flags, complain, not_here, one_line
 from services.cluster.tether import die_with
 from services.contract.errors import PacelineError, StartError
 from services.runtime.logs import setup_logging
@@ -94,22 +93,7 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
         return 130
 
 
-def not_here(error: ModuleNotFoundError) -> StartError:
-    """The error of a command whose code an image leaves out."""
-    return StartError(f"needs the module {error.name}, which is not installed here")
-
-
-def complain(name: str, error: Exception, status: int) -> int:
-    """One line on stderr; the status."""
-    print(f"paceline {name}: {_one_line(error)}", file=sys.stderr, flush=True)
-    return status
-
-
 def _log(name: str, error: Exception, status: int) -> int:
-    """The same as a log line."""
-    logging.getLogger(f"paceline.{name}").error("%s", _one_line(error))
+    """What `complain` says, as a log line."""
+    logging.getLogger(f"paceline.{name}").error("%s", one_line(error))
     return status
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

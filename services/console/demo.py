@@ -20,11 +20,11 @@ from rich.console import Console
 
 from services.cluster.asking import follow, question
 from services.cluster.figures import Measured, by_source, common_prefix, summary
+from services.cluster.flags import complain
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.models import DEMO_MODEL
-from services.cluster.process import complain
 from services.cluster.specs import ClusterOptions, Dtype, Target
 from services.console.demo_table import (
     LEGEND,

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 import services.engine.start as start
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.contract.errors import StartError
 from services.runtime.options import option, options
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from services.cluster.asking import follow, question
 from services.cluster.figures import Measured, Stopwatch, by_source, summary
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.console.connection import Connection
 from services.console.generate_form import Form, Templated
 from services.console.render import Colours, PlainText, Renderer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.cluster.progress import INTERRUPTED, StopSign, reporting
 from services.contract.errors import PacelineError
 from services.training.reporting import Reporter, Stopped

@@ -132,17 +132,22 @@ def run(words: Sequence[str]) -> int:
         kind = "flag" if name.startswith("-") else "command"
         print(f"paceline: there is no {kind} {name}; see paceline --help", file=sys.stderr)
         return 2
-    from services.cluster.process import complain, not_here, run_process
+    from services.cluster.flags import complain, not_here
 
     try:
-        return run_process(name, arguments) if name in PROCESSES else _run(name, arguments)
+        return _serve(name, arguments) if name in PROCESSES else _run(name, arguments)
     except ModuleNotFoundError as error:
         return complain(name, not_here(error), status=1)
 
 
+def _serve(name: str, arguments: Sequence[str]) -> int:
+    from services.cluster.process import run_process
+
+    return run_process(name, arguments)
+
+
 def _run(name: str, arguments: Sequence[str]) -> int:
-    from services.cluster.flags import Flags
-    from services.cluster.process import complain
+    from services.cluster.flags import Flags, complain
     from services.contract.errors import StartError
 
     command = COMMANDS[name]

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.console.connection import Connection
 from services.console.generate import INTERRUPTED
 from services.contract.errors import StartError

@@ -9,7 +9,7 @@ from paceline import Client, NotFound, PacelineError, Session, SessionStatus
 from pydantic import Field
 from rich.console import Console
 
-from services.cluster.process import complain
+from services.cluster.flags import complain
 from services.console.connection import Addresses, Connection
 from services.console.generate import INTERRUPTED
 from services.console.timeline.page import page

@@ -8,9 +8,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from services.cluster.flags import complain
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import local_cluster
-from services.cluster.process import complain
 from services.cluster.specs import ClusterOptions
 from services.contract.errors import PacelineError
 from services.runtime.options import option, options

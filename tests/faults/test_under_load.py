@@ -14,7 +14,7 @@ from testkit.chaos.store import CLUSTER, ONE, SENTINEL
 from tests.faults.conftest import served
 from tests.faults.kit import BY_CHANCE, CASES, HEARD, TOKENS, WIRE_SECONDS, Site
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.faults, pytest.mark.timeout(900)]
 
 STREAMS = 8
 FEW = 5
@@ -39,7 +39,6 @@ async def _stream(site: Site, client: Client, number: int, ended: asyncio.Event)
     return done
 
 
-@pytest.mark.faults
 async def test_a_rolling_restart_under_load_drops_nothing(site: Site):
     ended = asyncio.Event()
     addresses = site.cluster.addresses
@@ -66,7 +65,6 @@ async def test_a_few_faults_at_random_lose_double_and_change_no_token(site: Site
     assert outcome.sessions >= plan.sessions
 
 
-@pytest.mark.faults
 async def test_every_kind_of_fault_at_random_loses_doubles_and_changes_no_token(site: Site):
     plan = ChaosPlan(seed=7, faults=len(kinds_on(ONE)), sessions=12, at_once=6)
     outcome = await Chaos(site.cluster, (*CASES, *BY_CHANCE), plan).run()

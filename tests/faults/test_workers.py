@@ -1,7 +1,7 @@
 """Workers die, stall, drain and are cut off: a session pauses at most, its text stays.
 
 Every call and every link shows a certificate. Processes that run a model take seconds to start,
-so most of this is left to `make faults`, and CI runs that of this file.
+so all of this is left to `make faults`, and CI runs that of this file.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from testkit.chaos.site import DRAFTER, ORCHESTRATOR, VERIFIER, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import WIRE_SECONDS, Site
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.faults, pytest.mark.timeout(900)]
 
 WORKERS = pytest.mark.parametrize("role", [VERIFIER, DRAFTER])
 
@@ -59,7 +59,7 @@ async def test_a_worker_that_stalls_is_left_and_may_come_back(site: Site, role: 
         victim.send(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("seconds", [4.0, 8.0])
 async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(site, seconds):
     [owner] = site.cluster.of(ORCHESTRATOR)
     async with site.streams() as streams:
@@ -75,7 +75,6 @@ async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(site, s
     assert "orchestrator.workers.link" not in said, "a link was given up"
 
 
-@pytest.mark.faults
 @WORKERS
 async def test_a_worker_behind_a_half_open_connection_is_left(site: Site, role: str):
     async with site.streams() as streams:
@@ -85,14 +84,12 @@ async def test_a_worker_behind_a_half_open_connection_is_left(site: Site, role: 
         victim.proxy.heal()
 
 
-@pytest.mark.faults
 @WORKERS
 async def test_a_link_that_is_cut_is_made_again(site: Site, role: str):
     async with site.streams() as streams:
         assert (await site.in_use(role, streams)).proxy.cut() > 0
 
 
-@pytest.mark.faults
 @WORKERS
 async def test_a_link_that_becomes_slow_only_takes_its_time(site: Site, role: str):
     async with site.streams() as streams:
@@ -103,7 +100,6 @@ async def test_a_link_that_becomes_slow_only_takes_its_time(site: Site, role: st
         victim.proxy.heal()
 
 
-@pytest.mark.faults
 @WORKERS
 async def test_a_worker_that_drains_hands_its_sessions_over_and_ends_well(site: Site, role: str):
     async with site.streams() as streams:
@@ -113,7 +109,6 @@ async def test_a_worker_that_drains_hands_its_sessions_over_and_ends_well(site: 
         assert [w for w in info.workers if w.worker_id == victim.name and w.connected] == []
 
 
-@pytest.mark.faults
 async def test_without_any_verifier_sessions_wait_for_one(site: Site):
     async with site.streams() as streams:
         for verifier in site.cluster.of(VERIFIER):
@@ -122,7 +117,6 @@ async def test_without_any_verifier_sessions_wait_for_one(site: Site):
         site.cluster.named("verifier-2").start()
 
 
-@pytest.mark.faults
 async def test_sessions_survive_the_loss_of_every_worker_at_once(site: Site):
     async with site.streams() as streams:
         for role in (VERIFIER, DRAFTER):
