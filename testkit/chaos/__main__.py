@@ -7,12 +7,13 @@ Two verifiers, drafters and orchestrators and a store, each behind a proxy. With
 or sentinel the store is masters with a replica each, which fail over, and orchestrators wait for
 --store-replicas of them. A quarter of the sessions is greedy, the others are sampled at 0.8: by
 coupling, STANDARD and BLOCK. Greedy and coupled texts are compared with plain decoding before the
-first fault; of the others every token that anybody heard with what the session has at last. Without --target, tiny random
-models, and in float32 the texts of STANDARD and BLOCK must have the target's exact distribution.
-With --batch-invariant verifiers compute in bfloat16, half of the sessions is greedy and the other
-half coupled, and each token must be that of plain decoding; with --dtype bfloat16 alone, to see
-what the mode is for, some are not. The exit status is 1 where anything did not hold; the same
---seed deals the same faults. Ctrl-C ends it with a report of what was seen.
+first fault; of the others every token that anybody heard with what the session has at last.
+Without --target, tiny random models, and in float32 the texts of STANDARD and BLOCK must have the
+target's exact distribution. With --batch-invariant verifiers compute in bfloat16, half of the
+sessions is greedy and the other half coupled, and each token must be that of plain decoding; with
+--dtype bfloat16 alone, to see what the mode is for, some are not. The exit status is 1 where
+anything did not hold; the same --seed deals the same faults. Ctrl-C ends it with a report of what
+was seen.
 """
 
 import argparse
