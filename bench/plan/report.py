@@ -100,6 +100,8 @@ def in_words(plan: MoneyPlan, options: PlanOptions) -> Iterator[str]:
         yield "plain decoding is cheapest: no drafter meets the goal for less"
     elif not plain.keeps or plain.offer is None:
         yield f"{best.way.name} is cheapest; plain decoding meets the goal with no number of nodes"
+    elif best.offer.hour == plain.offer.hour:
+        yield f"{best.way.name} costs what plain decoding does, and is faster"
     else:
         saved = 1.0 - best.offer.hour / plain.offer.hour
         yield f"{best.way.name} is cheapest: {saved:.0%} less than plain decoding"

@@ -13,7 +13,7 @@ from bench.simulation.report import quantile
 from bench.simulation.scenario import Prompts
 from bench.simulation.session import Account
 
-TOKENS = 6_000
+TOKENS = 4_000
 """Of a trial; larger fleets are tried in a slice."""
 FEWEST_REQUESTS = 60
 """That count; those before and after them, while the fleet fills and empties, do not."""
@@ -30,12 +30,14 @@ class Trial:
     tokens_per_s: float
 
 
-def trial(cells: Cells, offer: Offer, traffic: Traffic, prices: Prices) -> Trial:
-    """Simulate it in open traffic. The same offer has the same trial."""
+def trial(
+    cells: Cells, offer: Offer, traffic: Traffic, prices: Prices, tokens: int = TOKENS
+) -> Trial:
+    """Simulate it in open traffic, for about so many tokens. The same offer has the same trial."""
     verifiers = offer.verifier_nodes * prices.verifiers_per_node
     each = max(1.0, offer.service.sessions)
     requests, answer = cells.requests, cells.requests.answer_tokens
-    whole = max(FEWEST_REQUESTS, TOKENS // answer)
+    whole = max(FEWEST_REQUESTS, tokens // answer)
     tried = max(1, min(verifiers, int((whole - FEWEST_REQUESTS) / (4.0 * each))))
     before, after = ceil(2.0 * each * tried), ceil(1.5 * each * tried)
     counted = max(FEWEST_REQUESTS, whole - before - after)
