@@ -89,12 +89,6 @@ def test_a_bad_request_ends_with_one_line_and_a_status(up: Up):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_ctrl_c_leaves_no_process_behind(models, tmp_path):
-    up = start_up(tmp_path, "--target", str(models / "llama-0"))
-    assert tokens(up.generate("--max-tokens", "10", "--temperature", "0")) == plain(10)
-    assert (up.stop(), up.left()) == (0, [])
-
-
 def test_killing_the_parent_leaves_no_process_behind(models, tmp_path):
     up = start_up(tmp_path, "--target", str(models / "llama-0"))
     up.process.kill()
@@ -144,13 +138,13 @@ def test_a_setting_out_of_range_is_named():
     assert "port" in complaint("orchestrator", "--port", "70000")
 
 
-def test_a_verifier_that_drafts_too_is_one_process_and_says_the_same(models, tmp_path):
+def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(models, tmp_path):
     up = start_up(tmp_path, "--target", str(models / "llama-0"), "--method", "skip")
     assert [len(up.workers(role)) for role in ("drafter", "verifier")] == [0, 1]
     events = up.generate("--max-tokens", "40", "--temperature", "0")
     assert tokens(events) == plain(40)
     assert events[-1]["speculation"]["num_draft_tokens"] > 0
-    assert up.stop() == 0
+    assert (up.stop(), up.left()) == (0, [])
 
 
 def test_a_method_that_cannot_draft_beside_the_verifier_is_refused_before_weights_are_read():
