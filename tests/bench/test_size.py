@@ -141,8 +141,8 @@ def test_a_resumed_session_goes_back_to_its_verifier_beyond_the_subset():
     outcome = simulate(away)
     resumed = outcome.calls["acquire"]
     assert resumed > 4
-    # Whose prompts nobody else has are cached only where their sessions were.
-    assert outcome.figures["cached_share"] > 0.8 * resumed / (resumed + away.sessions)
+    # Whose prompts nobody else has are cached only where their sessions were: by chance an eighth.
+    assert outcome.figures["cached_share"] > 0.5 * resumed / (resumed + away.sessions)
 
 
 def test_admission_leaves_what_other_orchestrators_hold():

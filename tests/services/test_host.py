@@ -112,16 +112,16 @@ async def test_submit_waits_while_the_queue_is_full(host, core, sink, link):
 
 
 async def test_progress_grows_with_steps_and_shows_queued_work_in_a_step(host, core, sink, link):
-    assert host.progress() == t.Progress()
+    assert host.progress() == t.Progress(links=1)
     core.gate.clear()
     await host.submit(link, [open_verify(), block(round=1)])
     await sink.until(1)
     told = replace(host.progress(), turn_ms=0.0)
-    assert told == t.Progress(steps=0, sessions=1, queued_tokens=1)
+    assert told == t.Progress(steps=0, sessions=1, queued_tokens=1, links=1)
     core.gate.set()
     await sink.until(2)
     # The step's turn may not be over yet.
-    assert replace(host.progress(), turn_ms=0.0) == t.Progress(steps=1, sessions=1)
+    assert replace(host.progress(), turn_ms=0.0) == t.Progress(steps=1, sessions=1, links=1)
 
 
 async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, core, sink, link):
@@ -248,7 +248,7 @@ async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(pati
 async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient, sink):
     _, link = await waiting(patient, sink)
     await sink.until(2)
-    await until(lambda: patient.progress() == t.Progress(0, 2, 1))
+    await until(lambda: patient.progress() == t.Progress(0, 2, 1, links=1))
     await patient.submit(link, [open_verify("late")])
     await sink.until(3)
 
