@@ -9,7 +9,7 @@ shape. What it does, each part for as many seconds as it is given:
 
 1. The target writes (`writing`): it answers the prompts of a file, and prompts that it writes
    itself (Magpie, 2406.08464). All texts of a wave grow by a token at a time, side by side.
-2. What it said after one to four tokens is averaged (`laws`), as `paceline learn-ngrams` does.
+2. What it said after one to four tokens is averaged as `paceline learn-ngrams` does.
 3. Heads of one or several widths learn the same batches (`lessons`), each beginning as the head
    that is given.
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bench.output import say
 from research.teaching import __doc__ as description
-from research.teaching.laws import Packed, learn
 from research.teaching.pool import Pool
 from research.teaching.target import Target
 from research.teaching.training import Trainee, judged, train
@@ -30,11 +29,14 @@ from services.training.distill.target import Target as Described
 from services.training.distill.target import read_target
 from services.training.eagle.head import EagleHead
 from services.training.eagle.stored import HeadTarget, as_stored, read_head, save_head
+from services.training.ngrams.laws import Kept, mean_laws
 
 HELD_EVERY = 40
 """Every fortieth prompt of the file is held out."""
 DRAFTED = 3
 """Draft steps that a head learns."""
+_LEAST_SEEN = 2
+"""Of millions of contexts those that came once are never among those that are worth their bytes."""
 _ALIKE = 40
 """Tokens by which lengths of prompts side by side may differ."""
 
@@ -64,7 +66,8 @@ def teach(asked: argparse.Namespace) -> dict[str, Any]:
     del pen
     _save_lessons(asked.out / "lessons.npz", held)
     mass = pool.mass
-    laws = learn(pool.contexts, pool.ids, pool.chances, target.vocab_size, asked.most_bytes)
+    said = pool.contexts, pool.ids, pool.chances
+    laws = mean_laws(*said, target.vocab_size, asked.most_bytes, _LEAST_SEEN)
     _save_laws(asked.out / "laws.npz", laws)
     report = {
         "texts": len(pool.ends),
@@ -72,7 +75,7 @@ def teach(asked: argparse.Namespace) -> dict[str, Any]:
         "held_out_distributions": held.distributions,
         "contexts": [len(law.keys) for law in laws],
     }
-    del laws
+    del laws, said
     pool.forget_laws()
     return report | _taught(target, described, beginning, (mass, plan.ends), pool, kinds, asked)
 
@@ -205,14 +208,13 @@ def _spec_bench(paths: Sequence[Path]) -> list[list[str]]:
     return [json.loads(line)["turns"] for path in paths for line in path.read_text().splitlines()]
 
 
-def _save_laws(path: Path, laws: Sequence[Packed]) -> None:
+def _save_laws(path: Path, laws: Sequence[Kept]) -> None:
     arrays: dict[str, Any] = {}
     for order, law in enumerate(laws, 1):
-        lengths = torch.bincount(law.owners, minlength=len(law.keys))
         arrays |= {
             f"keys{order}": law.keys.cpu().numpy().astype(np.uint32),
             f"counts{order}": law.counts.cpu().numpy().astype(np.uint32),
-            f"lengths{order}": lengths.cpu().numpy().astype(np.uint8),
+            f"lengths{order}": law.lengths.cpu().numpy().astype(np.uint8),
             f"ids{order}": law.ids.cpu().numpy().astype(np.uint32),
             f"chances{order}": law.chances.cpu().numpy().astype(np.float16),
             f"worths{order}": law.worths.log().cpu().numpy().astype(np.float16),

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from research.teaching.target import Target
-from services.training.distill.learning import VARIATION, Score
+from services.training.distill.learning import VARIATION, Score, distance
 from services.training.eagle.head import EagleHead
 from services.training.eagle.learner import Rope
 
@@ -138,17 +138,8 @@ def loss_of(
     drafting = Drafting(head, lesson)
     for weight, features in zip(weights, drafting.steps(len(weights)), strict=True):
         logits = head.logits(features[lesson.texts, lesson.rows])
-        losses.append(weight * distance(logits, lesson.shares, variation).mean())
+        losses.append(weight * distance(logits, None, lesson.shares, variation).mean())
     return torch.stack(losses).sum() / sum(weights)
-
-
-def distance(logits: Tensor, p: Tensor, variation: float) -> Tensor:
-    """That of `services.training.distill.learning`, p [R, m] being known of every column."""
-    logs = logits.log_softmax(-1)
-    share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
-    divergence = (share * (share.clamp_min(1e-12).log() - logs)).sum(-1)
-    rejected = 1.0 - torch.minimum(p, logs.exp()).sum(-1)
-    return torch.lerp(divergence, 2.0 * rejected, variation)
 
 
 @torch.no_grad()

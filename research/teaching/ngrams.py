@@ -10,10 +10,8 @@ from the file that `--beside` names.
 from __future__ import annotations
 
 import argparse
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,15 @@ from services.engine.ngram_file import (
     ORDERS,
     Laws,
     Lesson,
-    code_of,
     load_ngrams,
     ngrams_path,
     save_ngrams,
-    support_of,
 )
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.training.ngrams.fitting import fit
 from services.training.ngrams.informants import head_says, model_says
-from services.training.ngrams.laws import HEAD_BYTES
+from services.training.ngrams.laws import HEAD_BYTES, packed
 from services.training.ngrams.rows import TargetReader
 
 _ENTRY_BYTES = 3
@@ -61,13 +57,12 @@ def cut_laws(taught: Mapping[str, Any], most_bytes: int) -> tuple[Laws, ...]:
 def _laws(taught: Mapping[str, Any], order: int, kept: Any) -> Laws:
     lengths = taught[f"lengths{order}"].astype(np.int64)
     entries = np.repeat(kept, lengths)
-    chances = taught[f"chances{order}"][entries].astype(float).tolist()
-    return Laws(
-        array("I", taught[f"keys{order}"][kept].tolist()),
-        bytes(map(support_of, taught[f"counts{order}"][kept].tolist())),
-        array("I", accumulate(lengths[kept].tolist(), initial=0)),
-        taught[f"ids{order}"][entries].tolist(),
-        bytes(map(code_of, chances)),
+    return packed(
+        taught[f"keys{order}"][kept],
+        taught[f"counts{order}"][kept],
+        lengths[kept],
+        taught[f"ids{order}"][entries],
+        taught[f"chances{order}"][entries].astype(np.float64),
     )
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import replace
+from itertools import accumulate, chain, islice
 
 import numpy as np
 import pytest
 import torch
 
-from research.teaching import laws as at_size
 from research.teaching.__main__ import allowed, frequent, parser, read_prompts, teach
-from research.teaching.lessons import Drafting, distance, lesson_of, scores_of, widened
+from research.teaching.lessons import Drafting, lesson_of, scores_of, widened
 from research.teaching.ngrams import cut_laws, lessons_of
 from research.teaching.pool import Pool, Shelf
 from research.teaching.target import Target
 from research.teaching.writing import CONTEXT, Pen, Plan
 from services.contract.errors import StartError
 from services.engine.native.loading import read_folder
-from services.engine.ngram_file import code_of
+from services.engine.ngram_file import ORDERS, code_of, extend_key
 from services.engine.spec import ModelSpec
 from services.training.distill import learning
 from services.training.distill.target import read_target
@@ -29,6 +30,7 @@ from services.training.eagle.head import fresh_head, shape_of
 from services.training.eagle.lessons import columns_of
 from services.training.eagle.lessons import lesson_of as one_by_one_lesson
 from services.training.eagle.stored import HeadTarget, read_head, save_head
+from services.training.ngrams import laws as laws_module
 from services.training.ngrams.laws import learn_laws
 from tests.models import tiny_model_folder
 
@@ -170,12 +172,46 @@ def test_prompts_that_do_not_fit_or_are_excluded_are_left_out(tmp_path, describe
 # --- Laws ------------------------------------------------------------------------------
 
 
+def one_by_one_laws(places, most: int):
+    """What of each order is kept, context by context: {(key, tokens): [(id, chance), ...]}."""
+    orders, worths = [], []
+    for order in range(ORDERS):
+        seen: dict[int, list] = {}
+        above: dict[int, int] = {}
+        for context, law in places:
+            keys = list(accumulate(context[: order + 1], extend_key, initial=0))
+            seen.setdefault(keys[-1], []).append(law)
+            above[keys[-1]] = keys[-2]
+        laws = {}
+        for key, told in sorted(seen.items()):
+            sums: dict[int, float] = {}
+            for token, chance in chain.from_iterable(told):
+                sums[token] = sums.get(token, 0.0) + chance
+            means = {token: total / len(told) for token, total in sorted(sums.items())}
+            likely = [one for one in means.items() if one[1] >= laws_module.LEAST]
+            best = sorted(likely, key=lambda one: -one[1])[: laws_module.KEPT]
+            laws[key] = sorted(best)
+            shorter = dict(orders[-1][above[key]]) if order else {}
+            gains = (c * math.log(c / max(0.003, shorter.get(t, 0.0))) for t, c in laws[key])
+            size = 6 + 3 * len(laws[key])
+            worths.append(((len(told) - 0.6) * sum(gains) / size, size, order, key))
+        orders.append(laws)
+    kept, taken = [set() for _ in range(ORDERS)], 0
+    for worth, size, order, key in sorted(worths, key=lambda one: -one[0]):
+        taken += size
+        if taken > most or worth <= 0:
+            break
+        kept[order].add(key)
+    return [
+        {key: law for key, law in laws.items() if key in kept[n]} for n, laws in enumerate(orders)
+    ]
+
+
 @pytest.mark.parametrize("most", [2000, 20_000, 10_000_000])
-def test_laws_are_those_of_learn_ngrams(monkeypatch, most) -> None:
-    monkeypatch.setattr(at_size, "LEAST_SEEN", 1)
-    monkeypatch.setattr(at_size, "_PART", 1 << 10)
+def test_laws_are_those_that_are_worth_most(monkeypatch, most) -> None:
+    monkeypatch.setattr(laws_module, "_PART", 1 << 10)
     chance, vocabulary = np.random.default_rng(0), 300
-    written, contexts, ids, shares = [], [], [], []
+    written, places = [], []
     for number in range(30):
         tokens = (chance.zipf(1.5, 60) % vocabulary).astype(np.int32)
         prefixes = np.arange(5, 60, dtype=np.int32)
@@ -183,20 +219,26 @@ def test_laws_are_those_of_learn_ngrams(monkeypatch, most) -> None:
         logs = np.log(chance.dirichlet(np.full(LAW_TOKENS, 0.3), len(prefixes)) + 1e-9)
         logs = np.sort(logs, -1)[:, ::-1].astype(np.float16)
         written.append(Text(number, tokens, prefixes, best.astype(np.int32), logs))
-        contexts += [[int(tokens[p - 1 - back]) for back in range(4)] for p in prefixes]
-        ids.append(best)
-        shares.append(np.exp(logs.astype(np.float64)))
-    found = at_size.learn(
-        torch.tensor(contexts),
-        torch.from_numpy(np.concatenate(ids)),
-        torch.from_numpy(np.concatenate(shares)),
-        vocabulary,
-        most,
-    )
-    for wanted, law in zip(learn_laws(written, vocabulary, most), found, strict=True):
-        assert list(wanted.keys) == law.keys.tolist()
-        assert list(wanted.ids) == law.ids.tolist()
-        assert wanted.codes == bytes(map(code_of, law.chances.tolist()))
+        for row, prefix in enumerate(prefixes.tolist()):
+            told = zip(best[row].tolist(), np.exp(logs[row].astype(np.float64)), strict=True)
+            context = [int(tokens[prefix - 1 - back]) for back in range(ORDERS)]
+            places.append((context, list(islice(told, 16))))
+    found = learn_laws(written, vocabulary, most)
+    for wanted, law in zip(one_by_one_laws(places, most), found, strict=True):
+        assert wanted.keys() == set(law.keys)
+        assert list(law.keys) == sorted(law.keys)
+        assert [t for law in wanted.values() for t, _ in law] == list(law.ids)
+        assert bytes(code_of(c) for law in wanted.values() for _, c in law) == law.codes
+
+
+def test_contexts_that_were_seen_too_seldom_are_left_out() -> None:
+    contexts = torch.tensor([[1, 2, 3, 4]] * 2 + [[1, 2, 3, 5], [9, 2, 3, 4]])
+    ids, chances = torch.tensor([[7, 8]] * 4), torch.tensor([[0.7, 0.2]] * 4)
+    kept = laws_module.mean_laws(contexts, ids, chances, 300, 10_000, 2)
+    assert [one.counts.tolist() for one in kept[:1]] == [[3]]
+    assert kept[0].lengths.tolist() == [2]
+    once = laws_module.mean_laws(contexts, ids, chances, 300, 10_000)
+    assert once[0].counts.tolist() in ([3, 1], [1, 3])
 
 
 # --- Heads -----------------------------------------------------------------------------
@@ -249,7 +291,7 @@ def test_the_distance_is_that_of_the_training() -> None:
     p = 0.9 * p / p.sum(-1, keepdim=True)
     columns = torch.arange(30).expand(5, -1)
     torch.testing.assert_close(
-        distance(logits, p, 0.75), learning.distance(logits, columns, p, 0.75)
+        learning.distance(logits, None, p, 0.75), learning.distance(logits, columns, p, 0.75)
     )
 
 

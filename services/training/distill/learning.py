@@ -77,13 +77,19 @@ def loss_of(logits: Tensor, batch: Batch, variation: float = VARIATION) -> Tenso
     return distance(logits, batch.columns, batch.probabilities, variation).mean()
 
 
-def distance(logits: Tensor, columns: Tensor, p: Tensor, variation: float = VARIATION) -> Tensor:
+def distance(
+    logits: Tensor, columns: Tensor | None, p: Tensor, variation: float = VARIATION
+) -> Tensor:
     """How far q of `logits` [R, m] is from p [R, n] of the tokens `columns` [R, n], per row [R].
+
+    `columns` None: p [R, m] is known of all of them.
 
     `variation`: weight of the chance of a rejection (twice, which is the L1 distance of
     whole distributions); the rest is KL(p || q), p renormalised over the columns of q.
     """
-    logs = logits.log_softmax(-1).gather(-1, columns)
+    logs = logits.log_softmax(-1)
+    if columns is not None:
+        logs = logs.gather(-1, columns)
     share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
     divergence = -(share * logs).sum(-1) - torch.special.entr(share).sum(-1)
     rejected = 1.0 - torch.minimum(p, logs.exp()).sum(-1)

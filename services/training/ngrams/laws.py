@@ -2,31 +2,37 @@
 
 A distribution at temperature 1 says more than the token drawn from it, so a context that
 occurred once is informative already. If the file would get too large, entries that add least
-to a shorter context are dropped.
+to a shorter context are dropped. All of it runs on the device of the distributions.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from services.engine.ngram_file import LONGEST_LAW, ORDERS, Laws, code_of, support_of
+from services.engine.ngram_file import ORDERS, Laws, code_of, support_of
 from services.training.distill.texts import Text
 
 KEPT = 8
 LEAST = 0.015
 """Tokens kept of a mean distribution, and how likely the least of them is."""
-READ = 16
-BACKED_OFF = 0.003
-"""The probability that a shorter context gives a token that it does not list."""
-CHANCE = 0.6
-"""Discount of a context's count: one that was seen once may never come again."""
 HEAD_BYTES = 6
+_READ = 16
+_BACKED_OFF = 0.003
+"""The probability that a shorter context gives a token that it does not list."""
+_CHANCE = 0.6
+"""Discount of a context's count: one that was seen once may never come again."""
+_MASK = 0xFFFFFFFF
+_FACTOR = 0x9E3779B1
+_PART = 1 << 24
+"""Entries that are merged at a time."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,111 +44,204 @@ class Mean:
 
     `keys`, `counts`: [C], of the contexts, ascending; entries are sorted by owner, then id.
     `shorter`: [C], the context without its first token, -1 for the shortest. `places`: [R], the
-    context of each distribution.
+    context of each distribution, -1 where it was seen too seldom.
     """
 
-    keys: Ints
-    counts: Ints
-    owners: Ints
-    ids: Ints
-    chances: Floats
-    shorter: Ints
-    places: Ints
+    keys: Tensor
+    counts: Tensor
+    owners: Tensor
+    ids: Tensor
+    chances: Tensor
+    shorter: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Contexts of one order that are kept, as `Mean` has them; `worths` [C]: for each byte."""
+
+    keys: Tensor
+    counts: Tensor
+    owners: Tensor
+    ids: Tensor
+    chances: Tensor
+    worths: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """Entries of each context, int64 [C]."""
+        return torch.bincount(self.owners, minlength=len(self.keys))
 
 
 def learn_laws(texts: Sequence[Text], vocab_size: int, most_bytes: int) -> tuple[Laws, ...]:
     """The distributions of all orders that are worth `most_bytes`."""
-    keys, ids, chances = _read(texts)
+    kept = mean_laws(*_read(texts), vocab_size, most_bytes)
+    return tuple(
+        packed(*map(Tensor.numpy, (one.keys, one.counts, one.lengths, one.ids, one.chances)))
+        for one in kept
+    )
+
+
+@torch.inference_mode()
+def mean_laws(
+    contexts: Tensor,
+    ids: Tensor,
+    chances: Tensor,
+    vocab_size: int,
+    most_bytes: int,
+    least_seen: int = 1,
+) -> list[Kept]:
+    """What is kept of every order of contexts that were seen `least_seen` times.
+
+    contexts int64 [R, orders], the last token first; ids and chances [R, n], best first.
+    """
+    ids, chances = ids[:, :_READ], chances[:, :_READ]
+    keys = torch.zeros(len(contexts), dtype=torch.int64, device=contexts.device)
     means: list[Mean] = []
-    for order in range(ORDERS):
+    for order in range(contexts.shape[1]):
+        keys = _extended(keys, contexts[:, order])
         shorter = means[-1] if means else None
-        means.append(_mean(keys[order], ids, chances, shorter, vocab_size))
-    width = 3 if vocab_size <= 1 << 16 else 5
-    kept = _worth(means, vocab_size, most_bytes, width)
-    return tuple(_packed(mean, keep) for mean, keep in zip(means, kept, strict=True))
+        means.append(_mean(keys, ids, chances, shorter, vocab_size, least_seen))
+    return _worth_most(means, vocab_size, most_bytes)
 
 
-def _read(texts: Sequence[Text]) -> tuple[list[Ints], Ints, Floats]:
-    """Keys of the contexts of every order, [R] each; ids and chances, [R, 16]."""
-    keys: list[list[Ints]] = [[] for _ in range(ORDERS)]
+def packed(keys: Ints, counts: Ints, lengths: Ints, ids: Ints, chances: Floats) -> Laws:
+    """Laws as a file has them; `lengths`: entries of each context."""
+    return Laws(
+        array("I", keys.tolist()),
+        bytes(map(support_of, counts.tolist())),
+        array("I", accumulate(lengths.tolist(), initial=0)),
+        ids.tolist(),
+        bytes(map(code_of, chances.tolist())),
+    )
+
+
+def _read(texts: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
+    """The contexts [R, ORDERS] of all distributions, their ids and their chances [R, n]."""
+    contexts: list[Ints] = []
     for text in texts:
         tokens = np.concatenate([np.full(ORDERS, -1), text.token_ids]).astype(np.int64)
-        key = np.zeros(len(text.prefixes), dtype=np.uint64)
-        for order in range(ORDERS):
-            key = _extended(key, tokens[text.prefixes + ORDERS - 1 - order])
-            keys[order].append(key.astype(np.int64))
-    ids = np.concatenate([text.law_ids[:, :READ] for text in texts]).astype(np.int64)
-    logs = np.concatenate([text.law_logs[:, :READ] for text in texts]).astype(np.float64)
-    return [np.concatenate(part) for part in keys], ids, np.exp(logs)
-
-
-def _extended(keys: NDArray[np.uint64], tokens: Ints) -> NDArray[np.uint64]:
-    """`extend_key` for many."""
-    mask = np.uint64(0xFFFFFFFF)
-    mixed = ((keys ^ (tokens + 1).astype(np.uint64)) * np.uint64(0x9E3779B1)) & mask
-    return mixed ^ (mixed >> np.uint64(15))
-
-
-def _mean(keys: Ints, ids: Ints, chances: Floats, shorter: Mean | None, vocab_size: int) -> Mean:
-    known, first, places, counts = np.unique(
-        keys, return_index=True, return_inverse=True, return_counts=True
+        back = np.arange(1, ORDERS + 1)
+        contexts.append(tokens[text.prefixes.astype(np.int64)[:, None] + ORDERS - back])
+    ids = np.concatenate([text.law_ids[:, :_READ] for text in texts]).astype(np.int64)
+    logs = np.concatenate([text.law_logs[:, :_READ] for text in texts]).astype(np.float64)
+    chances = np.exp(logs)
+    return (
+        torch.from_numpy(np.concatenate(contexts)),
+        torch.from_numpy(ids),
+        torch.from_numpy(chances),
     )
-    pairs = (places[:, None] * vocab_size + ids).ravel()
-    found, where = np.unique(pairs, return_inverse=True)
-    sums = np.bincount(where, weights=chances.ravel(), minlength=len(found))
+
+
+def _extended(keys: Tensor, tokens: Tensor) -> Tensor:
+    """`services.engine.ngram_file.extend_key` for many."""
+    mixed = ((keys ^ (tokens + 1)) * _FACTOR) & _MASK
+    return mixed ^ (mixed >> 15)
+
+
+def _mean(
+    keys: Tensor,
+    ids: Tensor,
+    chances: Tensor,
+    shorter: Mean | None,
+    vocab_size: int,
+    least_seen: int,
+) -> Mean:
+    known, places, counts = torch.unique(keys, return_inverse=True, return_counts=True)
+    often = counts >= least_seen
+    renamed = torch.where(often, often.cumsum(0) - 1, -1)
+    places = renamed[places]
+    known, counts = known[often], counts[often]
+    parts = list(_merged(places, ids, chances, counts, vocab_size))
+    owners, tokens, means = (torch.cat(part) for part in zip(*parts, strict=True))
+    above = torch.full_like(known, -1)
+    if shorter is not None:
+        there = places >= 0
+        above[places[there]] = shorter.places[there]
+    return Mean(known, counts, owners, tokens, means, above, places)
+
+
+def _merged(
+    places: Tensor, ids: Tensor, chances: Tensor, counts: Tensor, vocab_size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Owners, ids and means of the entries, some contexts at a time; ascending."""
+    order = torch.argsort(places)
+    order = order[int((places < 0).sum()) :]
+    bounds = counts.cumsum(0)
+    rows = _PART // ids.shape[1]
+    begin = first = 0
+    while begin < len(counts):
+        end = max(begin + 1, int(torch.searchsorted(bounds, first + rows, right=True)))
+        last = int(bounds[end - 1])
+        mine = order[first:last]
+        yield _entries(places[mine], ids[mine], chances[mine], counts, vocab_size)
+        begin, first = end, last
+
+
+def _entries(
+    places: Tensor, ids: Tensor, chances: Tensor, counts: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    pairs = (places[:, None] * vocab_size + ids).flatten()
+    found, where = torch.unique(pairs, return_inverse=True)
+    sums = torch.zeros(len(found), dtype=torch.float64, device=pairs.device)
+    sums.index_add_(0, where, chances.double().flatten())
     owners, tokens = found // vocab_size, found % vocab_size
     means = sums / counts[owners]
     good = means >= LEAST
     owners, tokens, means = owners[good], tokens[good], means[good]
-    order = np.lexsort((-means, owners))
-    rank = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
-    best = np.sort(order[rank < min(KEPT, LONGEST_LAW)])
-    above = np.full(len(known), -1) if shorter is None else shorter.places[first]
-    return Mean(known, counts, owners[best], tokens[best], means[best], above, places)
+    order = torch.argsort(means, descending=True, stable=True)
+    order = order[torch.argsort(owners[order], stable=True)]
+    mine = owners[order]
+    rank = torch.arange(len(mine), device=mine.device) - torch.searchsorted(mine, mine)
+    best = order[rank < KEPT].sort().values
+    return owners[best], tokens[best], means[best]
 
 
-def _worth(
-    means: Sequence[Mean], vocab_size: int, most_bytes: int, width: int
-) -> list[NDArray[np.bool_]]:
-    """Which contexts are kept: those that tell most for their bytes."""
+def _worth_most(means: list[Mean], vocab_size: int, most_bytes: int) -> list[Kept]:
+    """The contexts that tell most for their bytes."""
+    width = 3 if vocab_size <= 1 << 16 else 5
     worths, sizes = [], []
     for order, mean in enumerate(means):
-        told = mean.chances * np.log(mean.chances / _backed_off(means, order, vocab_size))
-        total = np.bincount(mean.owners, weights=told, minlength=len(mean.keys))
-        entries = np.bincount(mean.owners, minlength=len(mean.keys))
+        told = mean.chances * (mean.chances / _backed_off(means, order, vocab_size)).log()
+        entries = torch.bincount(mean.owners, minlength=len(mean.keys))
+        total = torch.zeros(len(mean.keys), dtype=torch.float64, device=told.device)
+        total.index_add_(0, mean.owners, told)
         size = HEAD_BYTES + width * entries
-        worths.append(np.where(entries > 0, (mean.counts - CHANCE) * total / size, 0.0))
+        worths.append(torch.where(entries > 0, (mean.counts - _CHANCE) * total / size, 0.0))
         sizes.append(size)
-    worth, size = np.concatenate(worths), np.concatenate(sizes)
-    best = np.argsort(-worth, kind="stable")
-    fits = (np.cumsum(size[best]) <= most_bytes) & (worth[best] > 0)
-    kept = np.zeros(len(worth), dtype=bool)
+    worth, size = torch.cat(worths), torch.cat(sizes)
+    best = torch.argsort(worth, descending=True, stable=True)
+    fits = (size[best].cumsum(0) <= most_bytes) & (worth[best] > 0)
+    kept = torch.zeros(len(worth), dtype=torch.bool, device=worth.device)
     kept[best[fits]] = True
-    return np.split(kept, np.cumsum([len(part) for part in worths])[:-1])
+    parts = torch.split(kept, [len(mean.keys) for mean in means])
+    return [
+        _chosen(mean, keep, worth) for mean, keep, worth in zip(means, parts, worths, strict=True)
+    ]
 
 
-def _backed_off(means: Sequence[Mean], order: int, vocab_size: int) -> Floats:
+def _chosen(mean: Mean, keep: Tensor, worth: Tensor) -> Kept:
+    entries = keep[mean.owners]
+    renamed = keep.cumsum(0) - 1
+    return Kept(
+        mean.keys[keep],
+        mean.counts[keep],
+        renamed[mean.owners[entries]],
+        mean.ids[entries],
+        mean.chances[entries],
+        worth[keep],
+    )
+
+
+def _backed_off(means: list[Mean], order: int, vocab_size: int) -> Tensor:
     """For each entry, what the next shorter context says of its token."""
     mean = means[order]
-    floor = np.full(len(mean.ids), BACKED_OFF)
+    floor = torch.full_like(mean.chances, _BACKED_OFF)
     if not order:
         return floor
     shorter = means[order - 1]
     pairs = shorter.owners * vocab_size + shorter.ids
     wanted = mean.shorter[mean.owners] * vocab_size + mean.ids
-    place = np.minimum(np.searchsorted(pairs, wanted), max(0, len(pairs) - 1))
-    there = pairs[place] == wanted if len(pairs) else np.zeros(len(wanted), dtype=bool)
-    known: Floats = np.where(there, shorter.chances[place] if len(pairs) else 0.0, 0.0)
-    return np.asarray(np.maximum(floor, known))
-
-
-def _packed(mean: Mean, kept: NDArray[np.bool_]) -> Laws:
-    entries = kept[mean.owners]
-    lengths = np.bincount(mean.owners[entries], minlength=len(mean.keys))[kept]
-    return Laws(
-        array("I", mean.keys[kept].tolist()),
-        bytes(map(support_of, mean.counts[kept].tolist())),
-        array("I", accumulate(lengths.tolist(), initial=0)),
-        mean.ids[entries].tolist(),
-        bytes(map(code_of, mean.chances[entries].tolist())),
-    )
+    place = torch.searchsorted(pairs, wanted).clamp_max(max(0, len(pairs) - 1))
+    there = pairs[place] == wanted
+    return torch.maximum(floor, torch.where(there, shorter.chances[place], 0.0))
