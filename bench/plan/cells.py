@@ -180,7 +180,7 @@ def _cell(
     every = [*first, *later]
     token_ms = sum(one.decode_ms for one in every) / sum(one.tokens - 1 for one in every)
     # What the pieces of an answer take varies independently.
-    beyond = [(_token_ms(one) - token_ms) / sqrt(pieces) for one in every]
+    beyond = [(one.token_ms - token_ms) / sqrt(pieces) for one in every]
     first_ms = [one.first_ms for one in first]
     took_ms = fmean(first_ms) + (answer - pieces) * token_ms
     if later:
@@ -191,10 +191,6 @@ def _cell(
 
 def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(quantile(values, (place + 0.5) / QUANTILES) for place in range(QUANTILES))
-
-
-def _token_ms(account: Account) -> float:
-    return account.decode_ms / (account.tokens - 1)
 
 
 def between(low: Cell, high: Cell, share: float) -> Cell:

@@ -102,13 +102,6 @@ class Search:
             more.append(self.offer(offer.way, offer.verifier_nodes, offer.drafter_nodes + 1))
         return min((one for one in more if one), key=lambda one: one.hour, default=None)
 
-    def cheaper(self, offer: Offer) -> list[tuple[int, int]]:
-        """Verifier and drafter nodes with one fewer of either kind."""
-        found = [(offer.verifier_nodes - 1, offer.drafter_nodes)]
-        if offer.way.apart:
-            found.append((offer.verifier_nodes, offer.drafter_nodes - 1))
-        return [nodes for nodes in found if all(nodes[: 1 + offer.way.apart])]
-
     def at_ease(self, way: Way) -> Latency:
         """What no number of nodes improves: every session has a verifier for itself."""
         return at_ease(self.cells, way, min(RATIOS))

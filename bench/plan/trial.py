@@ -71,7 +71,7 @@ def _scenario(cells: Cells, offer: Offer, prices: Prices, verifiers: int, tried:
 
 
 def _latency(accounts: list[Account]) -> Latency:
-    token = [one.decode_ms / (one.tokens - 1) for one in accounts]
+    token = [one.token_ms for one in accounts]
     first = [one.first_ms for one in accounts]
     return Latency(
         quantile(token, 0.5), quantile(token, 0.95), quantile(first, 0.5), quantile(first, 0.95)

@@ -100,6 +100,11 @@ class Account:
         return 1e3 * (self.finished - self.first)
 
     @property
+    def token_ms(self) -> float:
+        """For each token after the first, of two or more."""
+        return self.decode_ms / (self.tokens - 1)
+
+    @property
     def outside_ms(self) -> float:
         """Of these, those in which the verifier computed nothing for the session."""
         return self.decode_ms - (self.verify_ms - self.first_verify_ms)

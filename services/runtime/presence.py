@@ -68,11 +68,9 @@ _HEARTBEAT = (
     _PRELUDE
     + """
 local known = redis.call('HGET', entries, ARGV[1])
+redis.call('HSET', entries, ARGV[1], ARGV[2])
 if not known or string.sub(known, 1, ARGV[4]) ~= string.sub(ARGV[2], 1, ARGV[4]) then
-  redis.call('HSET', entries, ARGV[1], ARGV[2])
   changed(changes)
-else
-  redis.call('HSET', entries, ARGV[1], ARGV[2])
 end
 redis.call('ZADD', expiries, string.format('%.0f', now + ARGV[3]), ARGV[1])
 local latest = redis.call('ZRANGE', expiries, -1, -1, 'WITHSCORES')
