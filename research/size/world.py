@@ -4,8 +4,8 @@ import asyncio
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from statistics import mean
@@ -58,10 +58,10 @@ class Outcome:
 
 def simulate(scenario: Scenario, during: Callable[[], Any] | None = None) -> Outcome:
     """Run it to its end. `during`: called once everything is connected."""
-    logging.getLogger("orchestrator").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     loop = VirtualLoop()
     with EmbeddedRedis() as redis, ExitStack() as stack:
+        stack.enter_context(_quieter("orchestrator", logging.ERROR))
+        stack.enter_context(_quieter("asyncio", logging.CRITICAL))
         server = Server(redis.url.removeprefix("unix://"))
         stack.callback(server.close)
         telemetry = Telemetry.start("size", role="orchestrator")
@@ -78,6 +78,18 @@ def simulate(scenario: Scenario, during: Callable[[], Any] | None = None) -> Out
             _end_tasks(loop)
             loop.close()
             asyncio.set_event_loop(None)
+
+
+@contextmanager
+def _quieter(name: str, level: int) -> Iterator[None]:
+    """What this logger says below `level` is dropped until the end."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 async def _made(scenario: Scenario, server: Server, telemetry: Telemetry) -> "World":

@@ -27,51 +27,51 @@ QUICK = LinkLimits(silence=20.0)
 
 @dataclass
 class Trouble:
-    """A verifier that can be made to hang in opening a session, or to forget that it did."""
+    """What befalls the verifier that a session comes to first, of those served with it.
 
-    name: str
-    opened: list[str] = field(default_factory=list)
+    Which one that is depends on their ports. It hangs in opening a session, or forgets that it did.
+    """
+
     gate: threading.Event = field(default_factory=threading.Event)
     forgets: bool = False
+    opened: list[tuple[str, str]] = field(default_factory=list)
+    """Worker and session of each opening."""
 
-    def make(self, emit: Any) -> Verifier:
-        return Verifier(emit, self)
+    async def serve(self, name: str) -> Worker:
+        def made(emit: Any) -> Verifier:
+            return Verifier(emit, name, self)
 
-    async def serve(self) -> Worker:
-        host: WorkerHost[Any, Any] = WorkerHost(self.make)
+        host: WorkerHost[Any, Any] = WorkerHost(made)
         return await serve(Served(host, host.describe(), bundle()))
+
+    def meets(self, worker: str) -> bool:
+        return bool(self.opened) and worker == self.opened[0][0]
 
 
 class Verifier(KnownVerifier):
-    def __init__(self, emit: Any, trouble: Trouble) -> None:
+    def __init__(self, emit: Any, name: str, trouble: Trouble) -> None:
         def tell(link: int, event: Any) -> None:
-            if not (trouble.forgets and isinstance(event, VerifyOpened)):
-                emit(link, event)
+            if isinstance(event, VerifyOpened) and trouble.forgets and trouble.meets(name):
+                return
+            emit(link, event)
 
-        super().__init__(tell, trouble.name, 0.0)
-        self._trouble = trouble
+        super().__init__(tell, name, 0.0)
+        self._name, self._trouble = name, trouble
 
     def handle(self, link: int, command: VerifierCommand, arrived: float) -> None:
         if isinstance(command, OpenVerify):
-            self._trouble.opened.append(command.session)
-            self._trouble.gate.wait()
+            self._trouble.opened.append((self._name, command.session))
+            if self._trouble.meets(self._name):
+                self._trouble.gate.wait()
         super().handle(link, command, arrived)
 
 
 @pytest.fixture
-def bad() -> Iterator[Trouble]:
-    """By its name it comes first among equals."""
-    trouble = Trouble("v1")
-    trouble.gate.set()
-    yield trouble
-    trouble.gate.set()
-
-
-@pytest.fixture
-def good() -> Trouble:
-    trouble = Trouble("v2")
-    trouble.gate.set()
-    return trouble
+def trouble() -> Iterator[Trouble]:
+    made = Trouble()
+    made.gate.set()
+    yield made
+    made.gate.set()
 
 
 async def _said(running: Cluster, *seeds: int) -> None:
@@ -84,40 +84,41 @@ async def _said(running: Cluster, *seeds: int) -> None:
 
 
 async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_loses_its_own(
-    bad: Trouble, good: Trouble
+    trouble: Trouble,
 ):
-    async with cluster([await bad.serve(), await good.serve()], [], SOON) as running:
-        bad.gate.clear()
+    verifiers = [await trouble.serve("v1"), await trouble.serve("v2")]
+    async with cluster(verifiers, [], SOON) as running:
+        trouble.gate.clear()
         first = asyncio.create_task(_said(running, 1))
         await until(lambda: any(link.stuck_s > 1.2 for link in running.pool.links()))
-        [stuck] = bad.opened
+        [(bad, stuck)] = trouble.opened
         await _said(running, 2, 3, 4, 5, 6)
-        assert bad.opened == [stuck]
+        assert [session for worker, session in trouble.opened if worker == bad] == [stuck]
         async with asyncio.timeout(20):
             await first
-        assert stuck in good.opened
-        bad.gate.set()
+        assert stuck in [session for worker, session in trouble.opened if worker != bad]
+        trouble.gate.set()
 
 
-async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(bad, good):
-    bad.forgets = True
+async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(trouble: Trouble):
+    trouble.forgets = True
     limits = Limits(opening_wait=0.3)
-    async with cluster(
-        [await bad.serve(), await good.serve()], [], QUICK, limits=limits
-    ) as running:
+    verifiers = [await trouble.serve("v1"), await trouble.serve("v2")]
+    async with cluster(verifiers, [], QUICK, limits=limits) as running:
         async with asyncio.timeout(20):
             await _said(running, 1)
-        assert bad.opened == good.opened
+    (bad, session), (good, same) = trouble.opened
+    assert (bad != good, session) == (True, same)
 
 
-async def test_one_that_forgot_it_once_is_asked_again_where_there_is_no_other(bad: Trouble):
-    bad.forgets = True
+async def test_one_that_forgot_it_once_is_asked_again_where_there_is_no_other(trouble: Trouble):
+    trouble.forgets = True
     limits = Limits(opening_wait=0.3)
-    async with cluster([await bad.serve()], [], QUICK, limits=limits) as running:
+    async with cluster([await trouble.serve("v1")], [], QUICK, limits=limits) as running:
         session = asyncio.create_task(_said(running, 1))
         async with asyncio.timeout(20):
-            while not bad.opened:  # noqa: ASYNC110
+            while not trouble.opened:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            bad.forgets = False
+            trouble.forgets = False
             await session
-        assert len(bad.opened) == 2
+        assert len(trouble.opened) == 2
