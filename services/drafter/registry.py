@@ -267,12 +267,12 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
     """The number format asked for, or the fastest."""
     if settings.dtype != "auto":
         return settings.dtype
-    if settings.device != "cpu":
+    # vLLM's products of quantized models take 16 bits alone on some CPUs.
+    if settings.device != "cpu" or settings.engine == "vllm":
         return "bfloat16"
     from services.engine.start import drafts_in_int8
 
-    rounded = drafts and settings.engine == "native" and drafts_in_int8()
-    return "int8" if rounded else "float32"
+    return "int8" if drafts and drafts_in_int8() else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:

@@ -219,7 +219,7 @@ class DrafterSettings(WorkerSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(  # type: ignore[assignment]
         "auto",
         description="number format of the model; auto: int8 of a draft model on a CPU that has it, "
-        "as what it drafts is judged by the target, else float32, on a GPU bfloat16",
+        "as what it drafts is judged by the target, else float32, by vLLM and on a GPU bfloat16",
     )
     worker_id: str = Field(
         default_factory=lambda: f"drafter-{secrets.token_hex(4)}",

@@ -85,7 +85,7 @@ async def _said(running: Cluster, *seeds: int) -> None:
 
 async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_loses_its_own(
     trouble: Trouble,
-):
+) -> None:
     verifiers = [await trouble.serve("v1"), await trouble.serve("v2")]
     async with cluster(verifiers, [], SOON) as running:
         trouble.gate.clear()
@@ -100,7 +100,7 @@ async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_lo
         trouble.gate.set()
 
 
-async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(trouble: Trouble):
+async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(trouble: Trouble) -> None:
     trouble.forgets = True
     limits = Limits(opening_wait=0.3)
     verifiers = [await trouble.serve("v1"), await trouble.serve("v2")]
@@ -111,7 +111,9 @@ async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(troubl
     assert (bad != good, session) == (True, same)
 
 
-async def test_one_that_forgot_it_once_is_asked_again_where_there_is_no_other(trouble: Trouble):
+async def test_one_that_forgot_it_once_is_asked_again_where_there_is_no_other(
+    trouble: Trouble,
+) -> None:
     trouble.forgets = True
     limits = Limits(opening_wait=0.3)
     async with cluster([await trouble.serve("v1")], [], QUICK, limits=limits) as running:

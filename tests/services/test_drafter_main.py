@@ -58,7 +58,8 @@ def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypat
         assert _dtype(auto, drafts=True) == found
         assert _dtype(auto, drafts=False) == "float32"
         assert _dtype(asked, drafts=True) == "bfloat16"
-    assert _dtype(DrafterSettings(device="cuda"), drafts=True) == "bfloat16"
+    for other in (DrafterSettings(device="cuda"), DrafterSettings(engine="vllm")):
+        assert _dtype(other, drafts=True) == "bfloat16"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def _greedy(model, prompt: Sequence[int], count: int) -> list[int]:
 
 def quantized_folder(folder: Path, scheme: str) -> Path:
     """The tiny Llama with its layers in `int8` (compressed-tensors) or 4 bits (`awq`)."""
+    if (folder / scheme).exists():
+        return wide_folder(folder / scheme)
     made = wide_folder(folder / scheme)
     tensors = {}
     for name, tensor in load_file(made / "model.safetensors").items():

@@ -16,7 +16,7 @@ from tests.engine.eagle import kit
 from tests.engine.eagle.engines import engine
 from tests.engine.eagle.kit import LLAMA3, Made, Reference, Row, make, states, tokens
 
-CHAINED = {"atol": 2e-3, "rtol": 1e-3}
+ATOL, RTOL = 2e-3, 1e-3
 """A row's output enters the next one, and float32's rounding with it."""
 
 VARIANTS = {
@@ -78,7 +78,7 @@ class World:
 
     def agree(self, rows: Tensor, expected: Sequence[Row]) -> None:
         whole = torch.stack([row.logits for row in expected if row.logits is not None])
-        torch.testing.assert_close(rows, whole.float(), **CHAINED)
+        torch.testing.assert_close(rows, whole.float(), atol=ATOL, rtol=RTOL)
 
     def cut(self, length: int) -> None:
         self.cache.rollback(length)
