@@ -415,7 +415,7 @@ class Inference:
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
-            stored = await self._store.get(key)
+            stored = await self.stored(key)
             with self._come_back(stored, tenant, prefix) as place:
                 stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
@@ -543,8 +543,20 @@ class Inference:
         return [SessionKey(key.tenant, name) for name in ids]
 
     async def stored(self, key: SessionKey) -> StoredSession:
-        """What is known of a session. Raises NotFound."""
-        return await self._store.get(key)
+        """What is known of a session.
+
+        Raises NotFound, which names the sessions of a request with several completions.
+        """
+        try:
+            return await self._store.get(key)
+        except NotFound as error:
+            if not (parts := await self._completions_stored(key)):
+                raise
+            first, last = parts[0].session_id, parts[-1].session_id
+            raise NotFound(
+                f"{error}: request {key.session_id!r} has {len(parts)} completions, each a session "
+                f"of its own, {first!r} to {last!r}"
+            ) from error
 
     async def stored_rounds(
         self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
@@ -557,7 +569,7 @@ class Inference:
         with self._stored_texts.reader(tenant):
             # In this order the text holds the tokens of every round.
             rounds = await self._store.rounds(key)
-            stored = await self._store.get(key)
+            stored = await self.stored(key)
             steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
             told = (None if one is None else say(one) for one in steps)
             return stored, await self._stored_texts.work(tenant, told)

@@ -250,6 +250,21 @@ async def test_one_that_cannot_be_attached_to_fails_when_the_others_have_ended()
         assert ended == {0, 2}
 
 
+async def test_whoever_asks_for_the_request_is_told_of_its_sessions():
+    async with cluster([await start_verifier()], []) as running:
+        client = running.client
+        await client.generate(PROMPT, request_id="r", n=3, **WARM)
+        told = r"3 completions, each a session of its own, 'r\.0' to 'r\.2'"
+        for ask in (
+            client.resume("r").result,
+            lambda: client.get_session("r"),
+            lambda: client.get_session("r", rounds=True),
+        ):
+            with pytest.raises(paceline.NotFound, match=told):
+                await ask()
+        assert (await client.get_session("r.2")).committed_tokens == 24
+
+
 async def test_an_id_that_a_client_took_leaves_none_of_the_others():
     async with slow() as running:
         client = running.client
