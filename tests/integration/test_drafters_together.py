@@ -1,5 +1,7 @@
 """Several methods for one session, and phrases from one session to the next, over gRPC."""
 
+import asyncio
+
 import pytest
 from paceline import DraftSource, Generation, InvalidArgument
 
@@ -121,11 +123,14 @@ async def start_drafter_by_rows() -> Worker:
 async def test_what_the_target_says_of_drafts_reaches_its_drafter_and_changes_no_text(sampled):
     drafters = [await start_drafter_by_rows()]
     async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
-        run = await greedy(running, method="ngram", max_tokens=200, **sampled)
         alone = await greedy(running, max_tokens=200, disable_speculative_decoding=True, **sampled)
-    assert run.token_ids == alone.token_ids
-    told = {one.source: one for one in run.speculation.sources}
-    assert told[DraftSource.TARGET_ROWS].num_draft_tokens > 0
+        told: set[DraftSource] = set()
+        # Beside so small a target a tree pays or not as the machine has other work.
+        async with asyncio.timeout(60):
+            while DraftSource.TARGET_ROWS not in told:
+                run = await greedy(running, method="ngram", max_tokens=200, **sampled)
+                assert run.token_ids == alone.token_ids
+                told = {one.source for one in run.speculation.sources if one.num_draft_tokens}
 
 
 async def test_a_draft_model_has_a_word_in_small_trees_and_changes_no_text():
