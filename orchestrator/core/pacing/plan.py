@@ -18,7 +18,6 @@ tokens over a cold one: a semi-Markov decision process, solved by relative value
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from orchestrator.core.pacing.learned import Learned
@@ -32,15 +31,18 @@ DRAWN_SWEEPS = 2
 Worths = tuple[float, ...]
 
 
-class Round(NamedTuple):
-    """A round of k draft tokens."""
+class Move(NamedTuple):
+    """A round of k draft tokens: what it brings, its time, and the chance of a warm start.
 
-    # Tokens that it brings, less those that its time is worth.
-    gain: float
-    # The chance of a warm start, and the ready tokens that it has used up and gained.
+    After a warm start as many tokens are ready as before, `step` more (less than none: fewer),
+    and the share `part` of another one: what was drafted meanwhile less what was used up.
+    """
+
+    tokens: float
     chance: float
-    used: int
-    drafted: float
+    ms: float
+    step: int
+    part: float
 
 
 class Start(NamedTuple):
@@ -52,8 +54,7 @@ class Start(NamedTuple):
     waits: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Brings:
+class Brings(NamedTuple):
     """What a round of k = 0, 1, ... draft tokens brings: tokens, and chance of a warm start."""
 
     tokens: tuple[float, ...]
@@ -79,8 +80,7 @@ def expected(learned: Learned, most: int) -> Brings:
     return Brings(tuple(tokens), tuple(warm))
 
 
-@dataclass(frozen=True, slots=True)
-class PacingPlan:
+class PacingPlan(NamedTuple):
     """The expected rate, the best action in every state, and the inputs of both.
 
     `cold_ms`, `warm_ms`: milliseconds of a round of k = 0, 1, ... draft tokens after a
@@ -103,10 +103,7 @@ class PacingPlan:
 
     def imagined(self, learned: Learned) -> PacingPlan:
         """The plan if drafts hit as often as `learned` has it."""
-        plan = replace(self, brings=expected(learned, self.most))
-        for _ in range(DRAWN_SWEEPS):
-            plan = plan.swept()
-        return plan
+        return self._replace(brings=expected(learned, self.most)).swept(DRAWN_SWEEPS)
 
     def best(self, ready: int, *, warm: bool = True) -> int:
         """The best number of draft tokens to send of those that are `ready`."""
@@ -116,55 +113,42 @@ class PacingPlan:
         """Whether another token is worth waiting for."""
         return ready < self.most and (self.warm if warm else self.cold).waits[ready]
 
-    def swept(self) -> PacingPlan:
-        """One sweep of value iteration over all states, relative to the cold one."""
-        sent = self._sent(self.warm_ms)
-        warm = self._start(sent, 0.0)
-        if self.cold_ms is not self.warm_ms:
-            sent = self._sent(self.cold_ms)
-        cold = self._start(sent, self.learned.hop_ms)
-        gain = cold.worths[0]
-        return PacingPlan(
-            self.learned,
-            self.brings,
-            self.cold_ms,
-            self.warm_ms,
-            max(self.rate + gain / self.cold_ms[0], 0.1 * self.rate),
-            warm._replace(worths=tuple([worth - gain for worth in warm.worths])),
-            cold._replace(worths=tuple([worth - gain for worth in cold.worths])),
-        )
+    def swept(self, sweeps: int = 1) -> PacingPlan:
+        """Sweeps of value iteration over all states, relative to the cold one."""
+        same = self.cold_ms is self.warm_ms
+        hot = self._moves(self.warm_ms)
+        moves = hot if same else self._moves(self.cold_ms)
+        draft_ms, hop_ms = self.learned.draft_ms, self.learned.hop_ms
+        late_ms, plain_ms = self.learned.costs.late_ms, self.cold_ms[0]
+        rate, warm, cold = self.rate, self.warm, self.cold
+        for _ in range(sweeps):
+            stairs = _stairs(warm.worths)
+            warm_worths, warm_sends = _sent(hot, rate, stairs)
+            cold_worths, cold_sends = warm_worths, warm_sends
+            if not same:
+                cold_worths, cold_sends = _sent(moves, rate, stairs)
+            wait = rate * (draft_ms + late_ms) if draft_ms else math.inf
+            warm_worths, warm_waits = _waited(warm_worths, wait, 0.0)
+            cold_worths, cold_waits = _waited(cold_worths, wait, rate * hop_ms)
+            gain = cold_worths[0]
+            warm = Start(tuple([one - gain for one in warm_worths]), warm_sends, warm_waits)
+            cold = Start(tuple([one - gain for one in cold_worths]), cold_sends, cold_waits)
+            rate = max(rate + gain / plain_ms, 0.1 * rate)
+        return self._replace(rate=rate, warm=warm, cold=cold)
 
-    def _sent(self, times: tuple[float, ...]) -> list[tuple[float, int]]:
-        """The worth of m = 0, 1, ... ready tokens if the best block is sent at once."""
-        rounds, worths = self._rounds(times), self.warm.worths
-        return [_best(rounds[: ready + 1], worths, ready) for ready in range(len(worths))]
-
-    def _rounds(self, times: tuple[float, ...]) -> list[Round]:
-        """What a round of k = 0, 1, ... draft tokens brings, at the overall rate."""
-        tokens, chances, draft_ms = self.brings.tokens, self.brings.warm, self.learned.draft_ms
-        gains = [gain - self.rate * times[k] for k, gain in enumerate(tokens)]
+    def _moves(self, times: tuple[float, ...]) -> list[Move]:
+        """Rounds of k = 0, 1, ... draft tokens."""
+        tokens, chances = self.brings
+        draft_ms, exact, most = self.learned.draft_ms, self.learned.exact, self.most
         if not draft_ms:
-            return [Round(gain, 0.0, k, 0.0) for k, gain in enumerate(gains)]
-        exact = self.learned.exact
-        return [
-            Round(gain, chances[k], k + (exact or not k), times[k] / draft_ms)
-            for k, gain in enumerate(gains)
-        ]
-
-    def _start(self, sent: list[tuple[float, int]], hop_ms: float) -> Start:
-        """The same if the session may also wait for a token, from most ready tokens down.
-
-        `hop_ms`: the extra delay of the first token.
-        """
-        worths, waits = [worth for worth, _ in sent], [False] * len(sent)
-        token_cost = self.rate * self.learned.draft_ms
-        late_cost = self.rate * self.learned.costs.late_ms
-        for ready in range(self.most - 1, -1, -1) if token_cost else ():
-            waiting = worths[ready + 1] - token_cost - (0.0 if ready else self.rate * hop_ms)
-            waiting -= late_cost
-            if waiting > worths[ready]:
-                worths[ready], waits[ready] = waiting, True
-        return Start(tuple(worths), tuple([k for _, k in sent]), tuple(waits))
+            return [Move(one, 0.0, times[k], 0, 0.0) for k, one in enumerate(tokens)]
+        moves = []
+        for k, one in enumerate(tokens):
+            more = times[k] / draft_ms - k - (exact or not k)
+            step = min(math.floor(more), most)
+            part = more - step if step < most else 0.0
+            moves.append(Move(one, chances[k], times[k], step, part))
+        return moves
 
     def ahead(self) -> int:
         """Most tokens that a drafter needs to be ahead of the committed text.
@@ -180,30 +164,48 @@ class PacingPlan:
         return self.learned.hop_ms + count * self.learned.draft_ms
 
 
-def _best(rounds: list[Round], worths: Worths, ready: int) -> tuple[float, int]:
-    """The worth of the best round with `ready` tokens, and its k.
+def _stairs(worths: Worths) -> list[float]:
+    """The worths of -1, 0, 1, ... ready tokens: nothing below, and beyond those of the most."""
+    return [0.0, *worths, *(worths[-1:] * (len(worths) + 1))]
 
-    `worths`: of a warm start with 0, 1, ... ready tokens; fractions of a token count as a
-    part. More tokens are never worth less, so a round that would not be best even with the
-    most of them is skipped.
+
+def _sent(
+    moves: list[Move], rate: float, stairs: list[float]
+) -> tuple[list[float], tuple[int, ...]]:
+    """The worth of m = 0, 1, ... ready tokens if the best round begins at once, and its k.
+
+    `stairs`: of a warm start; fractions of a token count as a part. More tokens are never
+    worth less, so a round that would not be best even with the most of them is skipped.
     """
-    chosen, greatest = 0, -math.inf
-    last, highest = len(worths) - 1, max(0.0, worths[-1])
-    for k, (gain, chance, used, drafted) in enumerate(rounds):
-        if gain + chance * highest <= greatest:
+    states, highest = len(stairs) // 2 - 1, max(0.0, stairs[-1])
+    worths, chosen = [-math.inf] * states, [0] * states
+    for k, (tokens, chance, ms, step, part) in enumerate(moves):
+        gain = tokens - rate * ms
+        if gain + chance * highest <= worths[k]:
             continue
-        left = ready - used + drafted
-        if left >= last:
-            after = worths[last]
-        elif left <= 0.0:
-            after = worths[0] * max(0.0, 1.0 + left)
-        else:
-            whole = int(left)
-            after = worths[whole] + (left - whole) * (worths[whole + 1] - worths[whole])
-        worth = gain + chance * after
-        if worth > greatest:
-            chosen, greatest = k, worth
-    return greatest, chosen
+        place = k + step + 1
+        low = stairs[place]
+        for ready in range(k, states):
+            place += 1
+            high = stairs[place]
+            worth = gain + chance * (low + part * (high - low))
+            low = high
+            if worth > worths[ready]:
+                worths[ready], chosen[ready] = worth, k
+    return worths, tuple(chosen)
+
+
+def _waited(sent: list[float], wait: float, first: float) -> tuple[list[float], tuple[bool, ...]]:
+    """The same if the session may also wait for a token, from most ready tokens down.
+
+    `wait`: what the wait costs, in tokens; `first`: how much more for the first token.
+    """
+    worths, waits = [*sent], [False] * len(sent)
+    for ready in range(len(sent) - 2, -1, -1):
+        waiting = worths[ready + 1] - wait - (0.0 if ready else first)
+        if waiting > worths[ready]:
+            worths[ready], waits[ready] = waiting, True
+    return worths, tuple(waits)
 
 
 def make_plan(
@@ -224,7 +226,5 @@ def make_plan(
         nothing = Start((0.0,) * states, (0,) * states, (False,) * states)
         plan = PacingPlan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
     else:
-        plan = replace(before, learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
-    for _ in range(SWEEPS if before else FIRST_SWEEPS):
-        plan = plan.swept()
-    return plan
+        plan = before._replace(learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
+    return plan.swept(SWEEPS if before else FIRST_SWEEPS)
