@@ -223,6 +223,10 @@ class Admission:
         """Open sessions of one tenant."""
         return self._tenants[tenant].sessions if tenant in self._tenants else 0
 
+    def most_tokens(self, tenant: Tenant = DEFAULT_TENANT) -> float:
+        """What of one kind may ever be in flight together."""
+        return min(bound.most for bound in self._bounds(tenant, 1))
+
     def enter(
         self,
         prompt: int,
@@ -249,8 +253,7 @@ class Admission:
     ) -> list[Reservation]:
         """Let so many sessions of this kind in, all or none; the rest as `enter`."""
         tokens = prompt + max_tokens
-        bounds = self._bounds(tenant, 1)
-        limit = min(bound.most for bound in bounds)
+        bounds, limit = self._bounds(tenant, 1), self.most_tokens(tenant)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
             raise InvalidRequest(fields[0], max_tokens, allowed)

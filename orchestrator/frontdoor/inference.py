@@ -315,7 +315,9 @@ class Inference:
             return []
         memory = _logprobs_memory(spec, logprobs_kept)
         size = len(spec.prompt), spec.sampling.max_tokens
-        made = self._admission.enter_together(count, *size, tenant, memory)
+        shown = "logprobs" if spec.sampling.logprobs is not None else "prompt_logprobs"
+        fields = "sampling.max_tokens", f"sampling.{shown}"
+        made = self._admission.enter_together(count, *size, tenant, memory, fields)
         return [places.enter_context(place) for place in made]
 
     def _completions_here(self, key: SessionKey) -> list[SessionDriver]:
@@ -335,16 +337,13 @@ class Inference:
         spec = await self._resolve_score(request, tenant)
         del request  # It may be megabytes long.
         shared = self._initial_states.score_scopes(tenant.name, spec.ephemeral)
-        start = len(spec.context)
-        texts = [
-            Scored((*spec.context, *one), start, spec.top, *shared) for one in spec.continuations
-        ]
-        longest = sorted((len(one.text) for one in texts), reverse=True)
+        texts = [Scored(spec.context, one, spec.top, *shared) for one in spec.continuations]
+        longest = sorted((one.size for one in texts), reverse=True)
         largest = self._pool.largest_memory()
         if largest and longest[0] > largest:
             allowed = f"at most {largest} with its context: a verifier's K/V holds no more"
             raise InvalidRequest("continuations", f"{longest[0]} tokens", allowed)
-        at_once = _at_once(longest, largest)
+        at_once = _at_once(longest, largest // 2, self._admission.most_tokens(tenant))
         memory = prompt_memory(sum(map(len, spec.continuations)), max(1, spec.top))
         weight, fields = sum(longest[:at_once]), ("continuations", "logprobs")
         with self._admission.enter(0, weight, tenant, memory, fields):
@@ -366,9 +365,9 @@ class Inference:
         vetted()
         return spec
 
-    def end_once(self, key: SessionKey) -> None:
-        """End what `generate_once` began; nothing happens where there is none."""
-        self._abort_here(key)
+    def end_once(self, key: SessionKey) -> bool:
+        """End what `generate_once` began; whether there was anything."""
+        return self._abort_here(key)
 
     def _abort_here(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""
@@ -801,10 +800,13 @@ def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
     return output + prompt_memory_of(spec.sampling, len(spec.prompt))
 
 
-def _at_once(longest: Sequence[int], memory: int) -> int:
-    """How many texts, the longest first, a verifier may have at a time: of half of its memory."""
-    count = min(AT_ONCE, len(longest))
-    while count > 1 and memory and sum(longest[:count]) > memory // 2:
+def _at_once(longest: Sequence[int], memory: int, most: float) -> int:
+    """How many texts, the longest first, a verifier may have at a time.
+
+    `memory`: tokens that they may take of it, 0: unknown; `most`: that admission may let in.
+    """
+    count, limit = min(AT_ONCE, len(longest)), min(memory or most, most)
+    while count > 1 and sum(longest[:count]) > limit:
         count -= 1
     return count
 

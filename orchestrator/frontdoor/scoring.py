@@ -77,16 +77,21 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What is to be scored: `text` from `start` on.
+    """What is to be scored: the tokens of `own`, behind those of `context`.
 
     `scope`, `forks`: who may share its K/V, as `OpenVerify` has them.
     """
 
-    text: tuple[int, ...]
-    start: int
+    context: tuple[int, ...]
+    own: tuple[int, ...]
     top: int
     scope: str
     forks: str
+
+    @property
+    def size(self) -> int:
+        """Tokens of both."""
+        return len(self.context) + len(self.own)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,14 +110,14 @@ class Attempt:
             case PromptScores():
                 self._take(event)
             case VerifyOpened():
-                whole = len(self.rows) == len(self.wanted.text) - self.wanted.start
+                whole = len(self.rows) == len(self.wanted.own)
                 self.end(None if whole else Lost("it left tokens out"))
             case SessionFailed(_, reason, message):
                 self.end(_failure(reason, message))
 
     def _take(self, scores: PromptScores) -> None:
-        known = self.wanted.start + len(self.rows)
-        rows = new_rows(scores.rows, scores.position, known, len(self.wanted.text) - known)
+        known = len(self.wanted.context) + len(self.rows)
+        rows = new_rows(scores.rows, scores.position, known, self.wanted.size - known)
         # The likeliest token is always asked for: it says whether a text is greedy.
         if rows is None or not rows_fit(rows, max(1, self.wanted.top), self.vocab_size):
             self.end(Lost("what it said of a text cannot be"))
@@ -202,7 +207,7 @@ class Scoring:
         loop, worker = asyncio.get_running_loop(), attempt.worker
         self._heard[worker] = loop.time()
         while not attempt.done.done():
-            queued = [len(one.wanted.text) for one in self._attempts.values()]
+            queued = [one.wanted.size for one in self._attempts.values()]
             explained = self.verifiers.opening_s(worker, sum(queued))
             until = self._heard[worker] + self.limits.opening_wait + OPENING_FACTOR * explained
             if until <= loop.time():
@@ -226,9 +231,12 @@ class _Call:
     async def score(self, wanted: Scored) -> list[PackedRow]:
         """The rows of one text."""
         async with self._turns:
-            busy, failures = "", 0
+            loop, wait = asyncio.get_running_loop(), self._scoring.limits.verifier_wait
+            busy, failures, until = "", 0, 0.0
             while True:
-                worker = await self._find(wanted, busy)
+                if not busy:
+                    until = loop.time() + wait
+                worker = await self._find(wanted, busy, until)
                 name = f"{self._tenant}/score/{secrets.token_hex(8)}"
                 try:
                     return await self._scoring.attempt(name, worker, wanted, self._traceparent)
@@ -241,22 +249,25 @@ class _Call:
                 if busy:
                     await asyncio.sleep(ASK_AGAIN)
 
-    async def _find(self, wanted: Scored, busy: str) -> WorkerDescription:
-        """The verifier of this call; a new one where there is none. Waits for room."""
+    async def _find(self, wanted: Scored, busy: str, until: float) -> WorkerDescription:
+        """The verifier of this call; a new one where there is none. Waits for room.
+
+        `busy`: what the last one said, that had none; then it is in vain after `until`.
+        """
         loop, verifiers = asyncio.get_running_loop(), self._scoring.verifiers
         limits = self._scoring.limits
-        until = loop.time() + limits.verifier_wait
         if self._worker is not None and not verifiers.takes(self._worker.worker_id):
             self._worker = None
         while self._worker is None:
             if self._scoring.draining:
                 raise _leaving()
-            placed = verifiers.place(self._wanted(wanted))
+            late = loop.time() > until
+            placed = None if busy and late else verifiers.place(self._wanted(wanted))
             if placed is not None:
                 self._worker, self._fingerprint = placed, placed.model_fingerprint
-            elif loop.time() > until:
+            elif late:
                 raise (Overloaded if busy else NoWorker)(
-                    f"no verifier could take a text of {len(wanted.text)} tokens to score for "
+                    f"no verifier could take a text of {wanted.size} tokens to score for "
                     f"{limits.verifier_wait:g} s"
                 )
             else:
@@ -264,16 +275,15 @@ class _Call:
         return self._worker
 
     def _wanted(self, wanted: Scored) -> Wanted:
-        size = len(wanted.text)
         return Wanted(
             Role.VERIFIER,
-            size,
-            most_tokens=size,
+            wanted.size,
+            most_tokens=wanted.size,
             capabilities=(SCORES,),
             # All of a call by the same model.
             model_fingerprint=self._fingerprint,
             avoid=tuple(self._left),
-            text=(wanted.text,),
+            text=(wanted.context, wanted.own),
             cache_scope=wanted.scope,
         )
 
@@ -294,7 +304,7 @@ def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
         name,
         term=1,
         epoch=1,
-        prompt=wanted.text,
+        prompt=(*wanted.context, *wanted.own),
         committed=(),
         mode=VerifyMode.GREEDY,
         sampling=sampling,
@@ -303,5 +313,5 @@ def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
         traceparent=traceparent,
         cache_scope=wanted.scope,
         fork_scope=wanted.forks,
-        score_from=wanted.start,
+        score_from=len(wanted.context),
     )

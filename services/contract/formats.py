@@ -49,6 +49,7 @@ _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 
 _LONGEST_REASON = 200
 _NAME = re.compile(r"<[^<>\s]+>")
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|/)")
 """How a grammar can name a special token."""
 
 
@@ -116,7 +117,10 @@ def named_in(wanted: ResponseFormat, special: Iterable[str]) -> tuple[str, ...]:
     if wanted.kind not in (FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG):
         return ()
     [source] = wanted.source
-    return tuple(name for name in special if name in source and _NAME.fullmatch(name))
+    # In JSON a name may be written with escapes.
+    plain = _ESCAPED.sub(lambda one: chr(int(one[1], 16)) if one[1] else "/", source)
+    found = (name for name in special if name in source or name in plain)
+    return tuple(name for name in found if _NAME.fullmatch(name))
 
 
 def dead_end(matcher: LLMatcher) -> str:

@@ -6,6 +6,7 @@ follow from it by name; on the wire it is a field of that name.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -86,6 +87,8 @@ def number(
 
 
 _MOST = sys.float_info.max
+_LEAST = struct.unpack("f", struct.pack("f", 1e-4))[0]
+"""0.0001 as it comes in float32: a little less."""
 _FINITE, _POSITIVE = Range(-_MOST, _MOST), Range(0.0, _MOST, above=True)
 _SHARE, _SOME, _PENALTY = Range(0.0, 1.0), Range(0.0, 1.0, above=True), Range(-2.0, 2.0)
 
@@ -97,7 +100,7 @@ class SamplingNumbers:
     # Far below, logits divided by it would overflow float32.
     temperature: float = number(
         1.0,
-        Range(1e-4, 1e4, or_zero=True),
+        Range(_LEAST, 1e4, or_zero=True),
         Range(1e-6, _MOST),
         "cannot be sampled from",
         help="0 = greedy; left out: the model's default.",
@@ -145,7 +148,7 @@ class SamplingNumbers:
     # Logits are divided by it, too.
     repetition_penalty: float = number(
         1.0,
-        Range(1e-4, 2.0),
+        Range(_LEAST, 2.0),
         _POSITIVE,
         "is not a positive number",
         help="Divides the scores of tokens seen before.",

@@ -79,13 +79,23 @@ class _Rules:
 
     def until(self, text: str) -> str:
         """Free text up to where `text` is first there, that included; empty: to the end."""
+        return self.ended("TEXT", text)
+
+    def ended(self, pattern: str, text: str) -> str:
+        """What a terminal matches, up to where `text` is first there, that included."""
         before, *rest = self._special.split(text, maxsplit=1)
-        if not text:
-            return self.rule("TEXT")
-        if before:
-            first = self.rule(f"TEXT {json.dumps(before)}", "[lazy]")
-            return f"{first} {self.literal(''.join(rest))}"
-        return self.rule(f"TEXT {rest[0]} {self.literal(rest[1])}")
+        behind = self.literal("".join(rest))
+        if not before:
+            return f"{self.rule(pattern)} {behind}"
+        body = f"{pattern} {json.dumps(before)}"
+        if not rest:
+            return self.rule(body, "[lazy]")
+        # A special token ends a terminal by itself, so what stands before it may come earlier, too.
+        return f"{self.add(f'PART_{len(self.lines)}', body)} {behind}"
+
+    def cuts(self, text: str, place: int) -> bool:
+        """Whether a special token reaches across that place of a text."""
+        return any(one.start() < place < one.end() for one in self._special.finditer(text))
 
     def json(self, schema: _Json) -> str:
         _need(isinstance(schema, dict) or schema is True, "a schema is a JSON object")
@@ -129,7 +139,7 @@ def _json_schema(rules: _Rules, value: Mapping[str, _Json], end: str) -> str:
 
 def _regex(rules: _Rules, value: Mapping[str, _Json], end: str) -> str:
     pattern = regex_to_lark(_text(value, "pattern"), use_ascii="")
-    return f"{rules.rule(f'/{pattern}/')} {rules.literal(end)}"
+    return rules.ended(f"/{pattern}/", end)
 
 
 def _any_text(rules: _Rules, _value: Mapping[str, _Json], end: str) -> str:
@@ -160,8 +170,10 @@ def _triggered(rules: _Rules, value: Mapping[str, _Json], end: str) -> str:
     behind: dict[str, list[str]] = {}
     for tag in tags:
         begin = _text(tag, "begin")
-        trigger = next((one for one in triggers if begin.startswith(one)), "")
+        # The shortest is the first to be there.
+        trigger = min((one for one in triggers if begin.startswith(one)), key=len, default="")
         _need(bool(trigger), "a tag's begin starts with none of the triggers")
+        _need(not rules.cuts(begin, len(trigger)), "a trigger ends within a special token of begin")
         behind.setdefault(trigger, []).append(rules.tag(tag, without=trigger))
     after_text = _any_of([f"{rules.until(one)} {_any_of(own)}" for one, own in behind.items()])
     at_once = _any_of([f"{rules.literal(one)} {_any_of(own)}" for one, own in behind.items()])

@@ -184,6 +184,12 @@ CASES: list[tuple[dict[str, Any], str, object, str]] = [
     (function(name="a", parameters=""), "tools[0].function.parameters", None, OBJECT),
     ({"tools": [pb.Tool()]}, "tools[0].function.name", "", "1 to 256 characters"),
     ({"tools": [TELL, pb.Tool(json="{")]}, "tools[1].json", "1 bytes that are no JSON", OBJECT),
+    (
+        {"tools": [pb.Tool(json='{"a":1e999}')]},
+        "tools[0].json",
+        "11 bytes that are no JSON",
+        OBJECT,
+    ),
     ({"tools": [pb.Tool(json="[]")]}, JSON, "JSON, of type list", OBJECT),
     ({"tools": [pb.Tool(json='{"a": NaN}')]}, JSON, None, OBJECT),
     ({"tools": [pb.Tool(json='{"a": "\\ud800"}')]}, JSON, None, OBJECT),

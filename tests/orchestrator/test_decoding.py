@@ -103,10 +103,11 @@ def test_lengths_are_those_of_every_list():
     sampling = pb.SamplingParams(stop=["a"] * 3, stop_token_ids=[1] * 4, logit_bias={5: 1.0})
     sampling.allowed_token_ids.extend([1] * 5)
     sampling.bad_words.extend(["a"] * 6)
+    sampling.choice.options.extend(["a"] * 7)
     message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]), sampling=sampling)
-    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6)
+    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6, 7)
     message.truncate_prompt_tokens = 1
-    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6, cut=True)
+    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6, 7, cut=True)
     said = pb.Conversation(messages=[pb.Message()] * 2)
     assert incoming(pb.GenerateRequest(conversation=said)).lengths == requests.ListLengths(
         messages=2

@@ -107,7 +107,11 @@ def clock():
 
 @pytest.fixture
 def calls(ended, clock):
-    return OpenCalls(ended.append, clock)
+    def end(key):
+        ended.append(key)
+        return True
+
+    return OpenCalls(end, clock)
 
 
 async def test_an_abort_ends_the_session_of_an_open_call_and_of_no_other(calls, ended):
@@ -118,6 +122,23 @@ async def test_an_abort_ends_the_session_of_an_open_call_and_of_no_other(calls, 
         calls.abort(KEY)
     calls.abort(KEY)
     assert ended == [SESSION]
+
+
+async def test_an_abort_before_the_session_is_there_ends_the_wait_for_it():
+    calls = OpenCalls(lambda _: False)
+    async with calls.enter(KEY) as call:
+        call.session = SESSION
+        calls.abort(KEY)
+        await asyncio.sleep(60)
+
+
+async def test_as_many_aborts_as_calls_of_an_id_end_each_of_them(calls, ended):
+    other = SessionKey("a", "another session")
+    async with calls.enter(KEY) as first, calls.enter(KEY) as second:
+        first.session, second.session = SESSION, other
+        calls.abort(KEY)
+        calls.abort(KEY)
+    assert ended == [SESSION, other]
 
 
 async def test_a_call_of_a_named_session_leaves_it_and_the_oldest_goes_first(calls, ended):
@@ -160,6 +181,13 @@ async def test_a_failure_of_long_ago_holds_up_no_abort_and_is_forgotten(calls, e
         async with calls.enter(SessionKey("a", "third")):
             raise KeyError
     assert len(calls._failed) == 1
+    clock.now += ABORTED_WITHIN - 1
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            async with calls.enter(SessionKey("a", "third")):
+                raise KeyError
+        clock.now += ABORTED_WITHIN + 1
+    assert [len(failures) for failures in calls._failed.values()] == [1]
     async with calls.enter(KEY) as call:
         call.session = SESSION
         calls.abort(KEY)

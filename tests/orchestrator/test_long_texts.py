@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 from tokenizers import AddedToken, normalizers, pre_tokenizers
@@ -193,6 +193,11 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
             "1025",
         ),
         (
+            {"sampling": pb.SamplingParams(choice=pb.Choice(options=[""] * 1025))},
+            "sampling.choice",
+            "1025 options",
+        ),
+        (
             {"sampling": pb.SamplingParams(allowed_token_ids=[1] * 4097)},
             "sampling.allowed_token_ids",
             "4097 ids",
@@ -219,6 +224,7 @@ def test_lists_of_the_longest_lengths_pass() -> None:
     check_counts(incoming(pb.GenerateRequest(tokens=ids)).lengths, MODEL)
 
 
+@example(["tokens", list(range(70_000))])
 @given(
     st.tuples(st.just("prompt"), st.text() | st.just(TEXT * 999)).map(list)
     | st.lists(st.lists(st.text(max_size=9), min_size=2, max_size=2)).map(lambda m: ["talk", m])

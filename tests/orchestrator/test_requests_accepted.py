@@ -110,6 +110,13 @@ def ruled(rule: str, method: str = "model", **fields: Any) -> requests.SessionSp
     return make(fields.pop("served", MODEL), speculation=speculation, **fields)
 
 
+@pytest.mark.parametrize("name", ["temperature", "repetition_penalty"])
+def test_the_least_value_is_allowed_as_float32_has_it(name: str) -> None:
+    asked = sampled(**{name: 1e-4})
+    assert getattr(asked.sampling, name) == to_float32(1e-4)
+    assert requests.load_spec(requests.dump_spec(asked), asked.prompt).sampling == asked.sampling
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_temperature_zero_is_greedy_whatever_rule_is_asked_for(rule: str) -> None:
     for zero in (0.0, -0.0):

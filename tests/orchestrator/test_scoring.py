@@ -1,10 +1,12 @@
 """Scores by verifiers that fail, lie or are full."""
 
 import asyncio
+import math
 
 import pytest
 
 from orchestrator.core.state import Limits
+from orchestrator.frontdoor.inference import _at_once
 from orchestrator.frontdoor.scoring import Scored, Scoring
 from orchestrator.session.logprobs import unpack_row
 from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
@@ -18,7 +20,7 @@ from services.contract.types import (
     WorkerDescription,
 )
 
-TEXT = Scored((1, 2, 3, 4, 5), 3, 1, "acme", "call")
+TEXT = Scored((1, 2, 3), (4, 5), 1, "acme", "call")
 ROWS = (LogprobRow(-0.5, (4,), (-0.5,)), LogprobRow(-1.5, (7,), (-0.25,)))
 LIMITS = Limits(deadline=5.0, verifier_wait=0.3, opening_wait=0.2, worker_attempts=3)
 
@@ -92,7 +94,7 @@ async def test_what_a_verifier_tells_is_the_answer():
     verifiers = Verifiers(failing())
     assert await verifiers.score() == [list(ROWS)]
     [(_, opening)] = verifiers.opened
-    assert (opening.prompt, opening.score_from, opening.cache_scope) == (TEXT.text, 3, "acme")
+    assert (opening.prompt, opening.score_from, opening.cache_scope) == ((1, 2, 3, 4, 5), 3, "acme")
     assert len(verifiers.released) == 1
 
 
@@ -137,6 +139,19 @@ async def test_a_call_has_a_deadline(monkeypatch):
     with pytest.raises((DeadlinePassed, Overloaded)):
         await verifiers.score()
     assert len(verifiers.released) == len(verifiers.opened)
+
+
+async def test_verifiers_that_report_room_and_have_none_are_full_in_the_end(monkeypatch):
+    monkeypatch.setattr("orchestrator.frontdoor.scoring.ASK_AGAIN", 0.01)
+    with pytest.raises(Overloaded, match="no verifier could take a text of 5 tokens"):
+        await Verifiers(lambda _, session: WAYS["full"](session)).score()
+
+
+@pytest.mark.parametrize(
+    ("memory", "most", "count"), [(0, math.inf, 4), (50, math.inf, 2), (0, 70, 3), (50, 5, 1)]
+)
+def test_as_many_texts_are_open_at_a_time_as_memory_and_limits_allow(memory, most, count):
+    assert _at_once([30, 20, 20, 10], memory, most) == count
 
 
 async def test_one_failure_of_a_verifier_costs_each_of_its_texts_one_attempt():

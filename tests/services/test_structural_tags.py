@@ -17,6 +17,8 @@ TAG = {"begin": "<f=a>", "content": NUMBER, "end": "</f>"}
 CALL = {"begin": "<call>{", "content": NUMBER, "end": "}</call>"}
 OTHER = {"begin": "<f=b>", "content": {"type": "const_string", "value": "x"}, "end": "</f>"}
 ANY = {"type": "any_text"}
+ANYTHING = {"type": "regex", "pattern": ".*"}
+WORD = {"type": "regex", "pattern": "[a-z]+"}
 
 
 def triggered(*tags, triggers=("<f",), **more):
@@ -72,6 +74,26 @@ CASES = [
         ["", "a"],
     ),
     (formed({"type": "optional", "content": NUMBER}), ["", "1"], ["11"]),
+    (
+        formed({"type": "tag", "begin": "<a>", "content": ANYTHING, "end": "</a>"}),
+        ["<a>foo</a>", "<a></a>"],
+        ["<a>foo", "<a>foo</a>b"],
+    ),
+    (formed({"type": "tag", "begin": "", "content": WORD, "end": "end"}), ["bend"], ["end", "b"]),
+    (
+        formed({"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "\n</call>"}),
+        ["line\nline\n</call>", "\n</call>"],
+        ["line</call>", "line\n"],
+    ),
+    (
+        structures(
+            {"begin": "<fn:", "end": ">"},
+            {"begin": "<f:", "end": ">"},
+            triggers=["<fn", "<f"],
+        ),
+        ["a<fn:22>", "<f:1>b"],
+        ["<fn1", "<f1"],
+    ),
 ]
 
 
@@ -106,6 +128,21 @@ def test_special_tokens_of_a_tag_are_tokens_and_no_text() -> None:
     assert made.try_consume_tokens([257, *b"{1}"]) == 4
     assert made.try_consume_tokens(list(b"<")) == 0
     assert made.try_consume_tokens([258]) == 1
+
+
+def test_a_special_token_is_found_however_json_writes_it() -> None:
+    for written in (r'"\u003ccall\u003e"', '"<call>"'):
+        wanted = ResponseFormat(FormatKind.STRUCTURAL_TAG, (f'{{"begin": {written}}}',))
+        assert named_in(wanted, SPECIAL) == ("<call>",)
+    wanted = ResponseFormat(FormatKind.STRUCTURAL_TAG, (r'{"end": "<\/call>"}',))
+    assert named_in(wanted, SPECIAL) == ("</call>",)
+
+
+def test_a_trigger_that_ends_within_a_special_token_is_refused() -> None:
+    value = structures(CALL, triggers=["<ca"])
+    wanted = ResponseFormat(FormatKind.STRUCTURAL_TAG, (json.dumps(value),))
+    told = check(wanted, SPECIAL).complaint
+    assert told == "a trigger ends within a special token of begin"
 
 
 def test_tags_in_tags_with_many_ends_are_bounded() -> None:

@@ -44,6 +44,7 @@ def incoming(message: pb.GenerateRequest) -> IncomingRequest:
         _calls(message.conversation.messages),
         len(params.allowed_token_ids),
         len(params.bad_words),
+        len(params.choice.options),
         message.HasField("truncate_prompt_tokens"),
     )
     encoded = partial(message.SerializeToString, deterministic=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
@@ -102,7 +103,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             caller = (current_tenant(), traceparent(context))
             scored = self._inference.score(incoming_score(request), *caller)
             del request  # It may be megabytes long.
-            return replies.scores(*await scored)
+            # Thousands of rows take a while.
+            return await asyncio.to_thread(replies.scores, *await scored)
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:  # noqa: N802
         """End a session at once."""

@@ -155,8 +155,8 @@ def _object(field: str, source: str) -> dict[str, Any]:
     require(size <= MAX_JSON_BYTES, field, f"{size} bytes", _OBJECT)
     try:
         value = json.loads(source, parse_constant=_no_constant)
-        # A lone half of a surrogate pair is no text.
-        json.dumps(value, ensure_ascii=False).encode()
+        # A lone half of a surrogate pair is no text, and 1e999 no number.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(field, f"{size} bytes that are no JSON", _OBJECT) from error
     require(isinstance(value, dict), field, f"JSON, of type {type(value).__name__}", _OBJECT)

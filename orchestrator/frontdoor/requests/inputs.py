@@ -21,6 +21,7 @@ from orchestrator.frontdoor.requests.ranges import (
 from orchestrator.frontdoor.requests.request import FITTING, GenerationRequest, ListLengths
 from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
+from services.contract.formats import MOST_OPTIONS
 from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_WORDS
 
 
@@ -114,6 +115,7 @@ def check_counts(lengths: ListLengths, model: ServedModel) -> None:
         ("sampling.logit_bias", lengths.logit_bias, MAX_BIASES, "entries", ""),
         ("sampling.allowed_token_ids", lengths.allowed_token_ids, MAX_ALLOWED_IDS, "ids", ""),
         ("sampling.bad_words", lengths.bad_words, MAX_BAD_WORDS, "words", ""),
+        ("sampling.choice", lengths.choice, MOST_OPTIONS, "options", ""),
     ):
         require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
 

@@ -118,7 +118,7 @@ def _unsupported(config: dict[str, Any]) -> list[str]:
     return [
         f"{name} {config[name]!r} of the model's generation config is not supported yet"
         for name, neutral in UNSUPPORTED_DEFAULTS.items()
-        if name not in NUMBERS and config.get(name) not in (None, neutral, [])
+        if config.get(name) not in (None, neutral, [])
     ]
 
 

@@ -26,7 +26,6 @@ MAX_NAME_LENGTH = 256
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_STOP_TOKEN_IDS = 64
-MAX_LOGPROBS = 20
 MAX_CONTINUATIONS = 128
 MAX_SCORED_NUMBERS = 1 << 16
 """Log-probabilities in the answer to one call: about a megabyte."""

@@ -12,7 +12,6 @@ from paceline.together import MOST_COMPLETIONS
 from orchestrator.frontdoor.requests.ranges import (
     BIAS,
     MAX_CANDIDATES,
-    MAX_LOGPROBS,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
     PRIORITY,
@@ -22,7 +21,12 @@ from services.contract.errors import DataLoss, StoreError
 from services.contract.format_markers import marker_problem
 from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS, Number, Range
-from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
+from services.contract.sampling_checks import (
+    MAX_ALLOWED_IDS,
+    MAX_BAD_SEQUENCES,
+    MAX_BAD_TOKENS,
+    MAX_LOGPROBS,
+)
 from services.contract.types import (
     FormatKind,
     FormatMarker,

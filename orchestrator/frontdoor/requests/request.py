@@ -177,6 +177,7 @@ class ListLengths(NamedTuple):
     tool_calls: int = 0
     allowed_token_ids: int = 0
     bad_words: int = 0
+    choice: int = 0
     cut: bool = False
 
 

@@ -13,7 +13,6 @@ from orchestrator.frontdoor.requests.ranges import (
     BIAS,
     DEFAULT_MAX_TOKENS,
     MAX_BIASES,
-    MAX_LOGPROBS,
     MAX_STOP_LENGTH,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
@@ -28,6 +27,7 @@ from services.contract.sampling_checks import (
     MAX_BAD_TOKENS,
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
+    MAX_LOGPROBS,
 )
 from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling, ResponseFormat
 

@@ -20,13 +20,13 @@ from orchestrator.frontdoor.requests.inputs import (
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
     MAX_CONTINUATIONS,
-    MAX_LOGPROBS,
     MAX_PROMPT_BYTES,
     MAX_SCORED_NUMBERS,
 )
 from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
 from orchestrator.text import Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
+from services.contract.sampling_checks import MAX_LOGPROBS
 
 Continuation = str | Sequence[int] | None
 

@@ -131,5 +131,10 @@ def _in_parts(value: Any) -> Iterator[str]:
                 yield "," if place else "["
                 yield from _in_parts(item)
             yield "]"
+        case [int(), *_]:
+            for start in range(0, len(value), _PART):
+                yield "," if start else "["
+                yield _json(value[start : start + _PART])[1:-1]
+            yield "]"
         case _:
             yield _json(value)

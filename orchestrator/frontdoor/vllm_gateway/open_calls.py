@@ -21,7 +21,7 @@ ABORTED_WITHIN = 10.0
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """One call. Ending it ends its session; where that has a name, the call only leaves it."""
+    """One call. Ending it ends its session, or the wait for one; it only leaves one with a name."""
 
     leaving: asyncio.Timeout
     session: SessionKey | None = None
@@ -31,9 +31,9 @@ class OpenCalls:
     """The open calls of one process, by tenant and request id. Belongs to the event loop."""
 
     def __init__(
-        self, end: Callable[[SessionKey], None], clock: Callable[[], float] = time.monotonic
+        self, end: Callable[[SessionKey], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`end` ends a session that has no name."""
+        """`end` ends a session that has no name, and says whether there was one."""
         self._end, self._clock = end, clock
         self._open: dict[SessionKey, list[OpenCall]] = {}
         self._failed: dict[SessionKey, list[float]] = {}
@@ -64,12 +64,10 @@ class OpenCalls:
         if self._is_of_failed(key) or not (calls := self._open.get(key)):
             return
         call = calls[0]
-        if call.session is not None:
-            self._end(call.session)
-        else:
+        # Another one means the next call.
+        self._forget(key, call)
+        if call.session is None or not self._end(call.session):
             call.leaving.reschedule(asyncio.get_running_loop().time())
-            # Another one means the next call.
-            self._forget(key, call)
 
     def _forget(self, key: SessionKey, call: OpenCall) -> None:
         calls = [other for other in self._open.get(key, ()) if other is not call]
@@ -80,7 +78,8 @@ class OpenCalls:
 
     def _note_failure(self, key: SessionKey) -> None:
         now = self._clock()
-        self._failed[key] = [*self._failed.pop(key, ()), now]
+        recent = [at for at in self._failed.pop(key, ()) if at >= self._since(now)]
+        self._failed[key] = [*recent, now]
         # Those whose last failure is the oldest stand in front.
         while (oldest := next(iter(self._failed))) and self._failed[oldest][-1] < self._since(now):
             del self._failed[oldest]

@@ -21,9 +21,10 @@ from orchestrator.frontdoor.requests import (
     ListLengths,
     SamplingRequest,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_BIASES, MAX_LOGPROBS
+from orchestrator.frontdoor.requests.ranges import MAX_BIASES
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
+from services.contract.sampling_checks import MAX_LOGPROBS
 from services.contract.types import FormatKind
 
 SESSION_PREFIX = "gateway/"
@@ -78,7 +79,14 @@ def list_lengths(asked: engine.GenerateRequest) -> ListLengths:
     params, ids = asked.sampling_params, asked.tokenized.input_ids
     stops, biases = params.stop_token_ids, params.logit_bias
     cut = params.HasField("truncate_prompt_tokens")
-    return ListLengths(len(ids), 0, len(params.stop), len(stops), len(biases), cut=cut)
+    return ListLengths(
+        tokens=len(ids),
+        stop=len(params.stop),
+        stop_token_ids=len(stops),
+        logit_bias=len(biases),
+        choice=len(params.choice.choices),
+        cut=cut,
+    )
 
 
 def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
