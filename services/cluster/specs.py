@@ -151,6 +151,8 @@ class ClusterOptions(Models):
         for flag, value in given.items():
             if value:
                 raise StartError(f"{flag}: {value} is given, and --synthetic runs no model")
+        if self.batch_invariant:
+            raise StartError("--batch-invariant: --synthetic runs no model")
         read_spec(self.synthetic)
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from services.contract.errors import StartError
 from services.engine import invariance_check
 from services.engine.native import NativeEngine, PagedCache
+from services.engine.native.attending import Scoring, attend
 from services.engine.native.invariance import InvariantPlain, steady
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
@@ -76,6 +77,18 @@ def test_there_is_a_way_to_attend_here(dtype):
     way = steady(dtype, 64, 3)
     assert way.rows >= 1
     assert way.keys is None or way.keys % 64 == 0
+
+
+@pytest.mark.parametrize(("width", "groups"), [(32, 2), (80, 1), (128, 4), (256, 2)])
+def test_there_is_one_for_wide_heads_in_float32_and_its_numbers_are_right(width, groups):
+    way = steady(torch.float32, width, groups)
+    query, keys, values = (torch.randn(2, count, width) for count in (8, 300, 300))
+    mask = torch.zeros(1, 8, 300)
+    mask[:, :, 290:] = -torch.inf
+    for scoring in (Scoring(), Scoring(softcap=30.0)):
+        for seen in (mask, None):
+            mine = attend(query, keys, values, seen, scoring, way)
+            torch.testing.assert_close(mine, attend(query, keys, values, seen, scoring))
 
 
 def texts_of(made: NativeEngine, random: Random, text: Sequence[int]) -> list[Tensor]:

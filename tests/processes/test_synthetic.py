@@ -80,6 +80,7 @@ def test_rounds_of_five_behind_a_drafter_that_is_there_are_those_of_the_trace():
         (("verifier", "--synthetic", "FILE", "--target", "m"), "no model runs"),
         (("drafter", "--synthetic", "FILE", "--draft", "m"), "no model runs"),
         (("up", "--synthetic", "FILE", "--draft", "m"), "--draft: m is given"),
+        (("up", "--synthetic", "FILE", "--batch-invariant"), "--batch-invariant: --synthetic"),
         (("up",), "--target is needed"),
         (("verifier", "--synthetic", "FILE", "--drafting", "skip"), "has no model to draft with"),
         (("bench", "--trace", "gsm8k"), "--trace: 'gsm8k' is not one of"),

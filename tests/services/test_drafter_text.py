@@ -224,6 +224,22 @@ def test_a_long_text_is_encoded_by_windows():
     assert spelled(own.draft, written.ids) == text
 
 
+def test_what_the_tokenizer_rewrites_is_not_encoded_for_ever(monkeypatch):
+    own = languages("bytes", "lower case")
+    written, encode, sizes = Written(own), own.draft.encode, []
+
+    def counted(data):
+        sizes.append(len(data))
+        return encode(data)
+
+    monkeypatch.setattr(own.draft, "encode", counted)
+    for part in ("A small word. ", *["and the next word "] * 300):
+        written.extend(own.target.encode(part.encode()).ids)
+        caught_up(written)
+    assert max(sizes) < 400
+    assert spelled(own.draft, written.ids).endswith(b"and the next word " * 100)
+
+
 def test_a_byte_that_looks_like_a_mark_is_none():
     own = languages("bytes", "other bytes")
     start = own.target.mark("<|start|>")

@@ -32,11 +32,13 @@ class Steady(NamedTuple):
     """A way to attend in which a row's bits do not depend on its company; see `invariance`.
 
     `rows`: the fewest that are multiplied with a key. `keys`: so many values at a time are
-    weighed, one part after the other; None: all at once.
+    weighed, one part after the other; None: all at once. `width`: and so many of a head's numbers
+    at a time are multiplied with a key's.
     """
 
     rows: int
     keys: int | None
+    width: int | None = None
 
 
 def attend(
@@ -52,14 +54,14 @@ def attend(
     `mask`: additive, [n or 1, rows, L], the window included; None: all is seen. `steady`: in
     this way, on the CPU. Differentiable.
     """
-    part = None if steady is None else steady.keys
+    part, width = (None, None) if steady is None else (steady.keys, steady.width)
     scale = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
     softcap = scoring.softcap
     if softcap is not None:
-        scores = torch.tanh(query @ keys.transpose(1, 2) * (scale / softcap)) * softcap
+        scores = torch.tanh(_products(query, keys, width) * (scale / softcap)) * softcap
         return _weighed(scores if mask is None else scores + mask, values, part)
     if query.device.type == "cpu":
-        return _weighed(_scores(query, keys, mask, scale), values, part)
+        return _weighed(_scores(query, keys, mask, scale, width), values, part)
     return fused(query, keys, values, mask, scoring)
 
 
@@ -73,11 +75,22 @@ def fused(
     )[0]
 
 
-def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _scores(
+    query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, width: int | None
+) -> Tensor:
     if mask is None:
-        return torch.bmm(query, keys.transpose(1, 2)) * scale
+        return _products(query, keys, width) * scale
+    if width is not None:
+        return torch.add(mask, _products(query, keys, width), alpha=scale)
     wide = mask.expand(len(query), -1, -1)
     return torch.baddbmm(wide, query, keys.transpose(1, 2), alpha=scale)
+
+
+def _products(query: Tensor, keys: Tensor, width: int | None) -> Tensor:
+    if width is None or query.shape[-1] <= width:
+        return torch.bmm(query, keys.transpose(1, 2))
+    pairs = zip(torch.split(query, width, -1), torch.split(keys, width, -1), strict=True)
+    return reduce(torch.add, (torch.bmm(own, key.transpose(1, 2)) for own, key in pairs))
 
 
 def _weighed(scores: Tensor, values: Tensor, part: int | None) -> Tensor:

@@ -35,7 +35,10 @@ _EXACT, _COARSE, _MOST = 64, 32, 512
 multiple of the second; of more than the third there are several products."""
 _TRIED = (1, 2, 3, 5)
 """Numbers of rows that are measured at the start."""
-_STEADY = (Steady(1, None), Steady(4, None), Steady(4, 256), Steady(4, 128), Steady(8, 64))
+_STEADY = (
+    *(Steady(1, None), Steady(4, None), Steady(4, 256), Steady(4, 128), Steady(8, 64)),
+    *(Steady(4, 256, 64), Steady(4, 128, 64), Steady(8, 64, 64)),
+)
 """Ways to attend, the cheapest first."""
 _TEXTS = (5, 64, 100, 200, 300, 700, 1000)
 """Keys that a measured row sees."""
@@ -204,7 +207,11 @@ def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
     for way in _STEADY:
         if all(_holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
             return way
-    raise StartError("batch-invariant: attention on this CPU depends on the rows beside a row")
+    kind = str(dtype).removeprefix("torch.")
+    raise StartError(
+        f"batch-invariant: attention in {kind} with heads of {head_dim}, {groups} to a key, "
+        "depends on the rows beside a row on this CPU"
+    )
 
 
 def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:

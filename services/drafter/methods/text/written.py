@@ -28,6 +28,8 @@ WINDOW = 2048
 """Most bytes that are encoded at once."""
 _AGAIN = 4
 """Tokens before the end of a text that are encoded once more when it goes on."""
+_LONGEST_TORN = 64
+"""Tokens that stand for a part of the text only together, and are encoded again, at most."""
 _CONTEXTS = (4, 1, 0)
 """Tokens of the text that are encoded with a draft: the first number that leaves them alone."""
 _HELD = 2
@@ -179,6 +181,8 @@ class Written:
             torn = kept < len(ends) and ends[kept - 1] == ends[kept]
             if len(ends) - kept >= _AGAIN and not torn:
                 break
+            if len(ends) - kept >= _LONGEST_TORN:
+                return len(ends), done
             kept -= 1
         return kept, max(lowest, ends[kept - 1] if kept else 0) if kept < len(ends) else done
 
