@@ -1,7 +1,7 @@
 """The table of a simulation."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from research.command import table
@@ -16,7 +16,8 @@ COLUMNS = {
 
 def report_of(outcome: Outcome) -> dict[str, Any]:
     """All that is told, as JSON takes it."""
-    heard = asdict(outcome.heard)
+    # `asdict` would count the items of a Counter.
+    heard = {one.name: getattr(outcome.heard, one.name) for one in fields(outcome.heard)}
     waits = {"first_token": heard.pop("first_token"), "pauses": heard.pop("pauses")}
     return {
         "scenario": asdict(outcome.scenario),

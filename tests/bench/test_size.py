@@ -1,6 +1,7 @@
 """The control plane on virtual time: small clusters, in which all that matters at size happens."""
 
 import asyncio
+import json
 from contextvars import Context
 from dataclasses import replace
 
@@ -90,6 +91,9 @@ def test_sessions_survive_the_death_of_orchestrators_token_for_token(worlds):
     heard = outcome.heard
     assert (heard.finished, heard.wrong, heard.refused, dict(heard.failed)) == (60, 0, 0, {})
     assert heard.breaks["Broken"] > 0
+    told = json.loads(json.dumps(report_of(outcome)))
+    assert told["heard"]["breaks"] == {"Broken": heard.breaks["Broken"]}
+    assert "breaks {Broken " in show(told)
     assert outcome.calls["acquire"] >= heard.breaks["Broken"]
     [world] = worlds
     assert sum(one.alive for one in world.orchestrators) == 2
