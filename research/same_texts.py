@@ -75,9 +75,7 @@ async def measured(asked: argparse.Namespace) -> dict[str, Any]:
             alone = await asking.plain(greedy=kind == "greedy")
             say(f"{kind}: {len(alone)} texts in plain decoding")
             found = compared(alone, await asking.drafted(greedy=kind == "greedy"))
-            say(
-                f"{kind}: {found['same']} of {found['texts']} are the same with drafts and in company"
-            )
+            say(f"{kind}: {found['same']} of {found['texts']} are the same beside others")
             report[kind] = found
     return {"texts": report}
 
