@@ -25,7 +25,7 @@ from services.contract.errors import StartError
 from services.engine.native.attending import Scoring, Steady, attend
 from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLinear
 
-_DRAWN = 1 << 15
+_DRAWN = 1 << 18
 """Numbers that a product is measured by, at least: rounding hides most differences."""
 _TILE = 8
 """Rows of the products that all others are held against."""
