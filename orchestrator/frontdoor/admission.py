@@ -22,7 +22,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
@@ -225,7 +225,7 @@ class Admission:
 
     def most_tokens(self, tenant: Tenant = DEFAULT_TENANT) -> float:
         """What of one kind may ever be in flight together."""
-        return min(bound.most for bound in self._bounds(tenant, 1))
+        return _most(self._bounds(tenant, 1))
 
     def enter(
         self,
@@ -253,7 +253,8 @@ class Admission:
     ) -> list[Reservation]:
         """Let so many sessions of this kind in, all or none; the rest as `enter`."""
         tokens = prompt + max_tokens
-        bounds, limit = self._bounds(tenant, 1), self.most_tokens(tenant)
+        bounds = self._bounds(tenant, 1)
+        limit = _most(bounds)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
             raise InvalidRequest(fields[0], max_tokens, allowed)
@@ -296,6 +297,10 @@ class Admission:
                 most=self._most,
             ),
         )
+
+
+def _most(bounds: Sequence[_Bound]) -> float:
+    return min(bound.most for bound in bounds)
 
 
 def _require_possible(bound: _Bound, count: int, tokens: int) -> None:

@@ -49,8 +49,9 @@ _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 
 _LONGEST_REASON = 200
 _NAME = re.compile(r"<[^<>\s]+>")
-_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|/)")
 """How a grammar can name a special token."""
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|/)")
+"""How JSON may write a character of such a name."""
 
 
 class Checked(NamedTuple):

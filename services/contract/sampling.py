@@ -86,9 +86,13 @@ def number(
     return field(default=neutral, metadata={"declared": declared})
 
 
-_MOST = sys.float_info.max
-_LEAST = struct.unpack("f", struct.pack("f", 1e-4))[0]
-"""0.0001 as it comes in float32: a little less."""
+def to_float32(value: float) -> float:
+    """The value as the wire carries it."""
+    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return single
+
+
+_MOST, _LEAST = sys.float_info.max, to_float32(1e-4)
 _FINITE, _POSITIVE = Range(-_MOST, _MOST), Range(0.0, _MOST, above=True)
 _SHARE, _SOME, _PENALTY = Range(0.0, 1.0), Range(0.0, 1.0, above=True), Range(-2.0, 2.0)
 

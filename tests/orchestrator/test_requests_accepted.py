@@ -14,8 +14,9 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests.checks import shown, to_float32
+from orchestrator.frontdoor.requests.checks import shown
 from services.contract.errors import DataLoss
+from services.contract.sampling import to_float32
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make, sampled, speculated
 from tests.orchestrator.text_kit import EOS, tokenizer

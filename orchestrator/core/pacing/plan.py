@@ -116,17 +116,17 @@ class PacingPlan(NamedTuple):
     def swept(self, sweeps: int = 1) -> PacingPlan:
         """Sweeps of value iteration over all states, relative to the cold one."""
         same = self.cold_ms is self.warm_ms
-        hot = self._moves(self.warm_ms)
-        moves = hot if same else self._moves(self.cold_ms)
+        warm_moves = self._moves(self.warm_ms)
+        cold_moves = warm_moves if same else self._moves(self.cold_ms)
         draft_ms, hop_ms = self.learned.draft_ms, self.learned.hop_ms
         late_ms, plain_ms = self.learned.costs.late_ms, self.cold_ms[0]
         rate, warm, cold = self.rate, self.warm, self.cold
         for _ in range(sweeps):
             stairs = _stairs(warm.worths)
-            warm_worths, warm_sends = _sent(hot, rate, stairs)
+            warm_worths, warm_sends = _sent(warm_moves, rate, stairs)
             cold_worths, cold_sends = warm_worths, warm_sends
             if not same:
-                cold_worths, cold_sends = _sent(moves, rate, stairs)
+                cold_worths, cold_sends = _sent(cold_moves, rate, stairs)
             wait = rate * (draft_ms + late_ms) if draft_ms else math.inf
             warm_worths, warm_waits = _waited(warm_worths, wait, 0.0)
             cold_worths, cold_waits = _waited(cold_worths, wait, rate * hop_ms)

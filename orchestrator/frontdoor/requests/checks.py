@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-
 from orchestrator.frontdoor.requests.ranges import MAX_PROMPT_BYTES
 from services.contract.errors import InvalidRequest
+from services.contract.sampling import to_float32
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -24,12 +23,6 @@ def require_size(field: str, size: int, least: int) -> None:
     """Raise InvalidRequest for an input of too many bytes, or too few."""
     allowed = f"{least} to {MAX_PROMPT_BYTES} bytes"
     require(least <= size <= MAX_PROMPT_BYTES, field, f"{size} bytes", allowed)
-
-
-def to_float32(value: float) -> float:
-    """The value as the wire carries it."""
-    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    return single
 
 
 def shown(value: float) -> float:

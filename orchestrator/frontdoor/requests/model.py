@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.frontdoor.requests.checks import to_float32
-from services.contract.sampling import NUMBERS, Number, SamplingNumbers
+from services.contract.sampling import NUMBERS, Number, SamplingNumbers, to_float32
 from services.contract.types import (
     LATER_FORMATS,
     estimate_capability,
