@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,11 @@ SHARED = {
     "repeats": "of all that is compared, in turns",
 }
 """Options that several commands have."""
+
+
+def say(line: str) -> None:
+    """Progress, apart from the results on stdout."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def measuring_parser(

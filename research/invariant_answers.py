@@ -22,9 +22,8 @@ from typing import Any
 from paceline import Client
 
 from bench.cpu import cpu_seconds
-from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
-from research.command import measuring_parser, ratios, run, table
+from research.command import measuring_parser, ratios, run, say, table
 from services.cluster.asking import follow
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.specs import ClusterOptions

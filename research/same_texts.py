@@ -15,9 +15,8 @@ from typing import Any
 
 from paceline import Client, Generation
 
-from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
-from research.command import measuring_parser, run, table
+from research.command import measuring_parser, run, say, table
 from services.cluster.local import local_cluster
 from services.cluster.specs import ClusterOptions
 

@@ -26,9 +26,8 @@ from typing import Any
 from paceline import Chunk, Client, Event
 
 from bench.figures import Percentiles
-from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
-from research.command import measuring_parser, ratios, run, table
+from research.command import measuring_parser, ratios, run, say, table
 from services.cluster.asking import follow
 from services.cluster.figures import Measured
 from services.cluster.local import local_cluster

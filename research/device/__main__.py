@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from bench.output import say
-from research.command import measuring_parser, run
+from research.command import measuring_parser, run, say
 from research.device import __doc__ as description
 from research.device import cluster
 from research.device.check import Finding, check, natively

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.output import result_file, say
+from bench.output import result_file
+from research.command import say
 from research.scaling.manifests import queries
 from research.scaling.phases import parse_phases
 from research.scaling.record import PHASES, TIMES, RecordOptions, record

@@ -13,7 +13,7 @@ shape. What it does, each part for as many seconds as it is given:
 3. Heads of one or several widths learn the same batches (`lessons`), each beginning as the head
    that is given.
 
-DIR gets a folder for each head, `laws.npz` and `lessons.npz` (texts held out) for
-`research.teaching.ngrams`, and `report.json`. The clock decides how much is seen: two runs do not
-give the same bytes.
+DIR gets `texts.npz` (for `--texts` of a later run), `laws.npz` and `lessons.npz` (texts held out)
+for `research.teaching.ngrams`, a folder for each head and `report.json`, each as soon as it is
+there. The clock decides how much is seen: two runs do not give the same bytes.
 """

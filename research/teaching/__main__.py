@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.output import say
+from research.command import say
 from research.teaching import __doc__ as description
 from research.teaching.pool import Pool
 from research.teaching.target import Target
@@ -58,26 +58,30 @@ def teach(asked: argparse.Namespace) -> dict[str, Any]:
     asked.out.mkdir(parents=True, exist_ok=True)
     pen = Pen(target, plan, asked.batch, asked.seed)
     pool, held = Pool(), Pool()
+    for path in asked.texts:
+        pool.add_texts(path, device)
     for wave in _waves(pen, prompts, described, excluded, asked):
         pool.add(wave)
         say(f"{len(pool.ends)} texts, {pool.distributions} distributions")
+    pool.save_texts(asked.out / "texts.npz")
     held.add(pen.answers(prompts[::HELD_EVERY][: asked.held]))
     kinds: dict[str, Pool | Wave] = {"held": held, **_judges(pen, described, plan, asked)}
     del pen
     _save_lessons(asked.out / "lessons.npz", held)
-    mass = pool.mass
-    said = pool.contexts, pool.ids, pool.chances
-    laws = mean_laws(*said, target.vocab_size, asked.most_bytes, _LEAST_SEEN)
-    _save_laws(asked.out / "laws.npz", laws)
-    report = {
+    report: dict[str, Any] = {
         "texts": len(pool.ends),
         "distributions": pool.distributions,
         "held_out_distributions": held.distributions,
-        "contexts": [len(law.keys) for law in laws],
     }
-    del laws, said
+    if asked.most_bytes and pool.distributions:
+        said = pool.contexts, pool.ids, pool.chances
+        laws = mean_laws(*said, target.vocab_size, asked.most_bytes, _LEAST_SEEN)
+        _save_laws(asked.out / "laws.npz", laws)
+        report["contexts"] = [len(law.keys) for law in laws]
+        del laws, said
     pool.forget_laws()
-    return report | _taught(target, described, beginning, (mass, plan.ends), pool, kinds, asked)
+    vocabulary = pool.mass, plan.ends
+    return report | _taught(target, described, beginning, vocabulary, pool, kinds, asked)
 
 
 def _taught(
@@ -254,6 +258,9 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="Spec-Bench's lines: no text may contain a turn; first turns judge the heads",
     )
+    made.add_argument(
+        "--texts", type=Path, nargs="*", default=[], help="texts.npz of earlier runs, learnt, too"
+    )
     made.add_argument("--device", default="cuda")
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--seed", type=int, default=1)
@@ -272,7 +279,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--inner", type=int, nargs="+", default=[1536], help="units in the MLP of each head"
     )
-    made.add_argument("--most-bytes", type=int, default=12_500_000, help="of laws.npz, about")
+    made.add_argument(
+        "--most-bytes", type=int, default=12_500_000, help="of laws.npz, about; 0: no laws"
+    )
     return made
 
 

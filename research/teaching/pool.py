@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -20,7 +23,6 @@ class Pool:
 
     def __init__(self) -> None:
         self.distributions = 0
-        self.seconds = 0.0
         self._tokens: list[Tensor] = []
         self._bounds: list[Tensor] = []
         self._heats: list[Tensor] = []
@@ -73,6 +75,29 @@ class Pool:
     def chances(self) -> Tensor:
         """[R, KEPT]."""
         return torch.cat([part[2] for part in self._laws])
+
+    def save_texts(self, path: Path) -> None:
+        """Write the texts without their distributions to a .npz file, for `add_texts`."""
+        tokens, starts, ends = self.tokens, self.starts, self.ends
+        inside = torch.arange(tokens.shape[1], device=tokens.device) < ends[:, None]
+        arrays = {"starts": starts, "ends": ends, "heats": self.heats, "mass": self.mass}
+        stored: dict[str, Any] = {name: part.cpu().numpy() for name, part in arrays.items()}
+        small = np.uint16 if len(self.mass) <= 1 << 16 else np.uint32
+        np.savez_compressed(path, tokens=tokens[inside].cpu().numpy().astype(small), **stored)
+
+    def add_texts(self, path: Path, device: torch.device) -> None:
+        """Take texts that `save_texts` wrote. Raises OSError, KeyError and ValueError."""
+        with np.load(path) as stored:
+            tokens = torch.from_numpy(stored["tokens"].astype(np.int32)).to(device)
+            bounds = np.stack((stored["starts"], stored["ends"]))
+            heats, mass = (torch.from_numpy(stored[name]) for name in ("heats", "mass"))
+        starts_and_ends = torch.from_numpy(bounds).to(device)
+        ends = starts_and_ends[1]
+        inside = torch.arange(int(ends.max()), device=device) < ends[:, None]
+        self._tokens.append(inside.int().masked_scatter_(inside, tokens))
+        self._bounds.append(starts_and_ends)
+        self._heats.append(heats.to(device))
+        self.mass = self.mass.to(device) + mass.to(device)
 
     def forget_laws(self) -> None:
         """Free the distributions."""

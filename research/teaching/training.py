@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.output import say
+from research.command import say
 from research.teaching.lessons import Lesson, lesson_of, loss_of, scores_of, widened
 from research.teaching.pool import Pool, Shelf
 from research.teaching.target import Target

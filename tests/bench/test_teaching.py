@@ -387,6 +387,22 @@ def test_it_writes_trains_and_leaves_what_can_be_served(tmp_path, folder, descri
         assert lesson.law_logs[0] == sorted(lesson.law_logs[0], reverse=True)
 
 
+def test_texts_of_an_earlier_run_are_learnt_too(tmp_path, target, plan) -> None:
+    pool, later = Pool(), Pool()
+    pool.add(Pen(target, plan, batch=9, seed=4).own([[], [60, 61]]))
+    pool.add(Pen(target, plan, batch=3, seed=5).own([[70] * 9]))
+    pool.save_texts(tmp_path / "texts.npz")
+    later.add_texts(tmp_path / "texts.npz", torch.device("cpu"))
+    longest = later.tokens.shape[1]
+    assert longest == int(pool.ends.max())
+    assert torch.equal(later.tokens, pool.tokens[:, :longest])
+    for name in ("starts", "ends", "heats", "mass"):
+        assert torch.equal(getattr(later, name), getattr(pool, name)), name
+    later.add(Pen(target, plan, batch=3, seed=6).own([[80]]))
+    assert len(later.ends) > len(pool.ends)
+    assert later.distributions > 0
+
+
 def test_a_head_narrower_than_it_begins_is_refused_before_anything_is_written(
     tmp_path, folder, described, head
 ) -> None:
