@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from services.contract.errors import StartError
 from services.engine import invariance_check
 from services.engine.native import NativeEngine, PagedCache
-from services.engine.native.attending import Scoring, attend
-from services.engine.native.invariance import InvariantPlain, steady
+from services.engine.native.attending import Scoring, Steady, attend
+from services.engine.native.invariance import TILES, WAYS, InvariantPlain, holds, steady
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.models import SUPPORTED, tiny_model
@@ -38,10 +38,20 @@ class OddLinear(InvariantPlain):
 
 
 class LongLinear(InvariantPlain):
-    """A kernel for more rows than eight adds a little."""
+    """A kernel for more rows than a tile has adds a little."""
 
     def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
-        return super().multiplied(rows, added) + (len(rows) > 8) * 1e-3
+        return super().multiplied(rows, added) + (len(rows) > max(TILES)) * 1e-3
+
+
+class SixesLinear(InvariantPlain):
+    """A kernel that takes six rows at a time, and one to three in another way."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        product = super().multiplied(rows, added).clone()
+        if 0 < (few := len(rows) % 6) < 4:
+            product[-few:] += 1e-3
+        return product
 
 
 class PlacedLinear(InvariantPlain):
@@ -53,18 +63,22 @@ class PlacedLinear(InvariantPlain):
         return product
 
 
-@pytest.mark.parametrize("kind", [OddLinear, LongLinear])
+@pytest.mark.parametrize("kind", [OddLinear, LongLinear, SixesLinear])
 def test_products_that_a_kernel_rounds_otherwise_get_rows_of_zeros_or_are_made_in_tiles(kind):
     torch.manual_seed(0)
     linear = kind(nn.Linear(24, 40))
-    rows, added = torch.randn(1100, 24), torch.randn(1100, 40)
-    expected = torch.cat([linear.multiplied(part, None) for part in rows.split(8)[:-1]])
+    rows, added = torch.randn(1104, 24), torch.randn(1104, 40)
+    expected = torch.cat([linear.multiplied(part, None) for part in rows.split(linear.tile)])
     for count in (0, 1, 2, 7, 9, 16, 63, 65, 200, 1096):
         assert torch.equal(linear(rows[:count]), expected[:count]), count
     together = linear.plus(rows[:9], added[:9])
     for count in (1, 3, 8):
         assert torch.equal(linear.plus(rows[:count], added[:count]), together[:count])
     assert linear(rows[None, :3]).shape == (1, 3, 40)
+
+
+def test_tiles_are_as_large_as_a_kernel_that_treats_all_rows_of_one_alike_wants() -> None:
+    assert SixesLinear(nn.Linear(24, 40)).tile == 12
 
 
 def test_a_kernel_that_treats_rows_by_their_place_is_refused():
@@ -79,9 +93,19 @@ def test_there_is_a_way_to_attend_here(dtype):
     assert way.keys is None or way.keys % 64 == 0
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_products_of_one_shape_hold_wherever_a_tile_treats_its_rows_alike(groups):
+    for own in (5, 64, 300, 700):
+        assert holds(WAYS[-1], torch.float32, 64, groups, own)
+
+
 @pytest.mark.parametrize(("width", "groups"), [(32, 2), (80, 1), (128, 4), (256, 2)])
 def test_there_is_one_for_wide_heads_in_float32_and_its_numbers_are_right(width, groups):
-    way = steady(torch.float32, width, groups)
+    for way in (steady(torch.float32, width, groups), WAYS[-1]):
+        check_numbers(way, width)
+
+
+def check_numbers(way: Steady, width: int) -> None:
     query, keys, values = (torch.randn(2, count, width) for count in (8, 300, 300))
     mask = torch.zeros(1, 8, 300)
     mask[:, :, 290:] = -torch.inf

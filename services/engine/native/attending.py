@@ -33,12 +33,14 @@ class Steady(NamedTuple):
 
     `rows`: the fewest that are multiplied with a key. `keys`: so many values at a time are
     weighed, one part after the other; None: all at once. `width`: and so many of a head's numbers
-    at a time are multiplied with a key's.
+    at a time are multiplied with a key's. `tile`: every product is of exactly so many rows, and of
+    `keys` keys.
     """
 
     rows: int
     keys: int | None
     width: int | None = None
+    tile: int | None = None
 
 
 def attend(
@@ -57,6 +59,8 @@ def attend(
     part, width = (None, None) if steady is None else (steady.keys, steady.width)
     scale = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
     softcap = scoring.softcap
+    if steady is not None and steady.tile is not None:
+        return _in_tiles(query, keys, values, mask, scale, softcap, steady)
     if softcap is not None:
         scores = torch.tanh(_products(query, keys, width) * (scale / softcap)) * softcap
         return _weighed(scores if mask is None else scores + mask, values, part)
@@ -99,6 +103,49 @@ def _weighed(scores: Tensor, values: Tensor, part: int | None) -> Tensor:
         return torch.bmm(weights, values)
     pairs = zip(torch.split(weights, part, -1), torch.split(values, part, 1), strict=True)
     return reduce(torch.add, (torch.bmm(*pair) for pair in pairs))
+
+
+def _in_tiles(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    steady: Steady,
+) -> Tensor:
+    """By products that all have one shape: `steady.tile` rows and `steady.keys` keys."""
+    tile, part = steady.tile, steady.keys
+    assert tile is not None
+    assert part is not None
+    count, rows, _ = query.shape
+    lacking = -keys.shape[1] % part
+    if lacking:
+        mask = keys.new_zeros(1, rows, keys.shape[1]) if mask is None else mask
+        mask = F.pad(mask, (0, lacking), value=-torch.inf)
+        keys, values = (F.pad(those, (0, 0, 0, lacking)) for those in (keys, values))
+    parts = keys.shape[1] // part
+    keys, values = (those.reshape(count * parts, part, -1) for those in (keys, values))
+    turned = keys.transpose(1, 2)
+    done = []
+    for begin in range(0, rows, tile):
+        own = query[:, begin : begin + tile]
+        short = tile - own.shape[1]
+        own = F.pad(own, (0, 0, 0, short)).repeat_interleave(parts, 0)
+        scores = torch.bmm(own, turned).view(count, parts, tile, part).transpose(1, 2)
+        scores = scores.reshape(count, tile, parts * part)[:, : tile - short]
+        if softcap is None:
+            scores = scores * scale
+        else:
+            scores = torch.tanh(scores * (scale / softcap)) * softcap
+        if mask is not None:
+            scores = scores + mask[:, begin : begin + tile]
+        weights = F.pad(torch.softmax(scores, dim=-1), (0, 0, 0, short))
+        weights = weights.view(count, tile, parts, part).transpose(1, 2)
+        weighed = torch.bmm(weights.reshape(count * parts, tile, part), values)
+        sums = weighed.view(count, parts, tile, -1).unbind(1)
+        done.append(reduce(torch.add, sums)[:, : tile - short])
+    return torch.cat(done, 1)
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:

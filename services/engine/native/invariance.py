@@ -27,17 +27,19 @@ from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLine
 
 _DRAWN = 1 << 18
 """Numbers that a product is measured by, at least: rounding hides most differences."""
-_TILE = 8
-"""Rows of the products that all others are held against."""
+TILES = (8, 12)
+"""Rows of the products that all others are held against: the first number that treats all of its
+rows alike. MKL's kernels for AVX2 take six rows at a time, and one to three in another way."""
 _MOST_PADDING = 8
 _EXACT, _COARSE, _MOST = 64, 32, 512
 """Up to the first, each number of rows is measured by itself; beyond, they are rounded up to a
 multiple of the second; of more than the third there are several products."""
 _TRIED = (1, 2, 3, 5)
 """Numbers of rows that are measured at the start."""
-_STEADY = (
+WAYS = (
     *(Steady(1, None), Steady(4, None), Steady(4, 256), Steady(4, 128), Steady(8, 64)),
     *(Steady(4, 256, 64), Steady(4, 128, 64), Steady(8, 64, 64)),
+    Steady(1, 64, None, 12),
 )
 """Ways to attend, the cheapest first."""
 _TEXTS = (5, 64, 100, 200, 300, 700, 1000)
@@ -49,9 +51,11 @@ class InvariantLinear(PackedLinear):
 
     _known: ClassVar[dict[tuple[Any, ...], int | None]] = {}
     """Rows of zeros to put behind so many rows; None: no number will do."""
+    _tiles: ClassVar[dict[tuple[Any, ...], int]] = {}
+    """Rows of a tile, by the shape of the weights."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        """Pack the weights; StartError where not even products of eight rows are alike."""
+        """Pack the weights; StartError where a row's bits depend on its place in all tiles."""
         super().__init__(linear)
         for count in _TRIED:
             self._lacking(count, adds=False)
@@ -88,26 +92,60 @@ class InvariantLinear(PackedLinear):
 
     def _in_tiles(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """The product as those have it that others are held against."""
+        tile = self.tile
         count = len(rows)
-        rows = F.pad(rows, (0, 0, 0, -count % _TILE))
+        rows = F.pad(rows, (0, 0, 0, -count % tile))
         if added is None:
-            return torch.cat([self.multiplied(part, None) for part in torch.split(rows, _TILE)])[
+            return torch.cat([self.multiplied(part, None) for part in torch.split(rows, tile)])[
                 :count
             ]
-        added = F.pad(added, (0, 0, 0, -count % _TILE))
-        pairs = zip(torch.split(rows, _TILE), torch.split(added, _TILE), strict=True)
+        added = F.pad(added, (0, 0, 0, -count % tile))
+        pairs = zip(torch.split(rows, tile), torch.split(added, tile), strict=True)
         return torch.cat([self.multiplied(*pair) for pair in pairs])[:count]
+
+    @property
+    def tile(self) -> int:
+        """The first of `TILES` in which a row's place does not matter, once for a shape."""
+        key = self._shape
+        if key not in self._tiles:
+            found = next((tile for tile in TILES if self._places_alike(tile)), None)
+            if found is None:
+                shape = f"{self.in_features} x {self.out_features}"
+                raise StartError(
+                    f"batch-invariant: products by {shape} depend on a row's place here"
+                )
+            self._tiles[key] = found
+        return self._tiles[key]
+
+    def _places_alike(self, tile: int) -> bool:
+        """Whether rows of a tile have the bits that they have in another order."""
+        drawn = torch.Generator().manual_seed(tile)
+        draws = -(-_DRAWN // (tile * self.out_features))
+        return all(self._alike_in_turn(tile, drawn) for _ in range(draws))
+
+    def _alike_in_turn(self, tile: int, drawn: torch.Generator) -> bool:
+        rows = torch.randn(tile, self.in_features, generator=drawn).to(self._dtype)
+        added = torch.randn(tile, self.out_features, generator=drawn).to(self._dtype)
+        back = self.multiplied(rows.flip(0), None), self.multiplied(rows.flip(0), added.flip(0))
+        there = self.multiplied(rows, None), self.multiplied(rows, added)
+        return all(
+            torch.equal(*pair) for pair in zip(there, (t.flip(0) for t in back), strict=True)
+        )
 
     def _lacking(self, count: int, *, adds: bool) -> int | None:
         """Rows of zeros that so many rows want; measured once for all products of a shape."""
         if count > _EXACT and (short := -count % _COARSE):
             more = self._lacking(count + short, adds=adds)
             return None if more is None else short + more
-        key = (type(self), self.in_features, self.out_features, self._dtype, adds, count)
+        key = (*self._shape, adds, count)
         if key not in self._known:
             tried = range(_MOST_PADDING)
             self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
         return self._known[key]
+
+    @property
+    def _shape(self) -> tuple[Any, ...]:
+        return type(self), self.in_features, self.out_features, self._dtype
 
     def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
         """Whether so many rows, so padded, have the bits that they have in tiles."""
@@ -117,15 +155,10 @@ class InvariantLinear(PackedLinear):
 
     def _alike_once(self, count: int, lacking: int, drawn: torch.Generator, *, adds: bool) -> bool:
         rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
-        added = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
-        beside = added if adds else None
-        expected = self._in_tiles(rows, beside)
-        turned = self._in_tiles(rows.flip(0), None if beside is None else beside.flip(0)).flip(0)
-        if not torch.equal(expected, turned):
-            shape = f"{self.in_features} x {self.out_features}"
-            raise StartError(f"batch-invariant: products by {shape} depend on a row's place here")
-        rows, added = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, added))
-        return torch.equal(self.multiplied(rows, added if adds else None)[:count], expected)
+        beside = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
+        expected = self._in_tiles(rows, beside if adds else None)
+        rows, beside = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, beside))
+        return torch.equal(self.multiplied(rows, beside if adds else None)[:count], expected)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -204,8 +237,8 @@ def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
 
     `groups`: heads that share a key. Raises StartError where this CPU has none.
     """
-    for way in _STEADY:
-        if all(_holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
+    for way in WAYS:
+        if all(holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
             return way
     kind = str(dtype).removeprefix("torch.")
     raise StartError(
@@ -214,7 +247,7 @@ def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
     )
 
 
-def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:
+def holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:
     """Whether rows that see `own` keys have the same bits in all company that is tried."""
     drawn = torch.Generator().manual_seed(own)
     most, longest = 80, -(-own // 64) * 64 + 640
@@ -224,22 +257,23 @@ def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int
     mask[:, :, own:] = -torch.inf
     least = -(-way.rows // groups)
 
-    def attended(rows: int, padded: int, parts: int) -> Tensor:
+    def attended(first: int, rows: int, padded: int, parts: int) -> Tensor:
         rows = max(rows, least) * groups
-        cut = (query[:, :rows], keys[:, :padded], values[:, :padded])
+        cut = (query[:, first : first + rows], keys[:, :padded], values[:, :padded])
         mine, those, theirs = (part.repeat(parts, 1, 1) for part in cut)
         seen = mask[:, :, :padded].expand(2 * parts, rows, -1)
         return attend(mine, those, theirs, seen, Scoring(), way)[:2]
 
-    expected = attended(most, longest, 1)
+    expected = attended(0, most, longest, 1)
     return all(
-        torch.equal(out, expected[:, : out.shape[1]])
-        for out in (attended(*company) for company in _companies(own, longest))
+        torch.equal(out, expected[:, company[0] : company[0] + out.shape[1]])
+        for company in _companies(own, longest)
+        for out in (attended(*company),)
     )
 
 
-def _companies(own: int, longest: int) -> Iterator[tuple[int, int, int]]:
-    """Rows, padded keys and parts."""
+def _companies(own: int, longest: int) -> Iterator[tuple[int, int, int, int]]:
+    """The first row, how many there are, padded keys and parts."""
     least = -(-own // 64) * 64
     lengths = (least, least + 64, least + 128, least + 320, longest)
-    yield from product((1, 2, 3, 5, 8, 16, 64), lengths, (1, 3))
+    yield from product((0, 7), (1, 2, 3, 5, 8, 16, 64), lengths, (1, 3))
