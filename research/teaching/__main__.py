@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import time
@@ -146,18 +147,21 @@ def _waves(
     excluded: Sequence[str],
     asked: argparse.Namespace,
 ) -> Iterator[Wave]:
-    """Waves of answers to the target's own prompts and to those of the file, in turn."""
+    """Waves of answers to the target's own prompts and to those of the file, in turn.
+
+    One of each at least, if any are asked for.
+    """
     openings = [described.encode(line) for line in asked.openings.read_text().split("\n")]
     chance, began = random.Random(asked.seed), time.monotonic()
     given = [prompt for place, prompt in enumerate(prompts) if place % HELD_EVERY]
     dealt = _dealt(given, asked.batch, chance)
-    own = True
-    while time.monotonic() - began < asked.writing_s:
-        if own:
+    for turn in itertools.count():
+        if time.monotonic() - began >= asked.writing_s and (turn > 1 or not asked.writing_s):
+            return
+        if turn % 2 == 0:
             yield allowed(pen.own(openings), described, excluded)
         elif given:
             yield pen.answers(next(dealt))
-        own = not own
 
 
 def _dealt(

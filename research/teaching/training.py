@@ -62,7 +62,7 @@ def train(
     asked: argparse.Namespace,
     keep: Callable[[], None],
 ) -> dict[str, Any]:
-    """Train them all for `asked.training_s`, judging included; what there is to tell of it.
+    """Train them all for `asked.training_s`, judging included, one step at least; what was seen.
 
     Whenever they were judged `keep` stores them, so that a run that is cut off leaves something.
     Raises SystemExit where a loss is not finite.
@@ -84,10 +84,10 @@ def train(
     look()
     for tokens, starts, ends in Shelf(pool, asked.seed).batches(asked.tokens):
         done = (time.monotonic() - began) / asked.training_s
-        if done >= 1.0:
+        if done >= 1.0 and steps:
             break
         lesson = lesson_of(target, layers, ids, tokens, starts, ends)
-        losses = [one.learn(lesson, asked.rate * _share(steps, done)) for one in trainees]
+        losses = [one.learn(lesson, asked.rate * _share(steps, min(1.0, done))) for one in trainees]
         steps, positions = steps + 1, positions + len(lesson.rows)
         if steps % _LOOK_STEPS == 0 and not all(bool(loss.isfinite()) for loss in losses):
             raise SystemExit(f"a loss is not finite after {steps} steps")
