@@ -3,8 +3,9 @@
     python -m research.same_texts --dtype bfloat16 --batch-invariant
 
 The target answers prompts of Spec-Bench greedily, and as often with a seed, on a cluster of real
-processes. First plainly, one after the other. Then with n-gram drafts beside the verifier, in
-crowds of 1, 4 and 16 and with windows of 1 to 8. A text is the same if all its tokens are.
+processes. First plainly, one after the other. Then with drafts (n-grams, or --draft with them), as
+`paceline up` makes them, in crowds of 1, 4 and 16 and with windows of 1 to 8. A text is the same if
+all its tokens are.
 """
 
 import argparse
@@ -63,6 +64,7 @@ async def measured(asked: argparse.Namespace) -> dict[str, Any]:
     """Of each kind of text, how many are the same, and how many tokens were drafted."""
     options = ClusterOptions(
         asked.model,
+        asked.draft,
         dtype=asked.dtype,
         batch_invariant=asked.batch_invariant,
         verifier_threads=asked.threads,
@@ -99,6 +101,7 @@ def show(report: dict[str, Any]) -> str:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = measuring_parser(__doc__, dtype="bfloat16", tokens=32)
+    made.add_argument("--draft", help="a draft model or a head; left out: n-grams")
     made.add_argument("--texts", type=int, default=500, help="of each kind")
     made.add_argument("--first", type=int, default=0, help="number of the first; also its seed")
     made.add_argument("--batch-invariant", action="store_true", help="the mode")

@@ -13,7 +13,7 @@ Attention is made in one way for all, as `Steady` says: see `paging`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from typing import Any, ClassVar
 
@@ -31,9 +31,12 @@ TILES = (8, 12)
 """Rows of the products that all others are held against: the first number that treats all of its
 rows alike. MKL's kernels for AVX2 take six rows at a time, and one to three in another way."""
 _MOST_PADDING = 8
-_EXACT, _COARSE, _MOST = 64, 32, 512
+_EXACT, _COARSE = 64, 32
 """Up to the first, each number of rows is measured by itself; beyond, they are rounded up to a
-multiple of the second; of more than the third there are several products."""
+multiple of the second."""
+_PIECES = (512, 256, 128, 64, 32, 16)
+"""Most rows of a product: of more there are several. The first for which zeros behind do; AMX
+takes more than 32 rows in another way, and 64 tiles of eight take ten times as long as 512 rows."""
 _TRIED = (1, 2, 3, 5)
 """Numbers of rows that are measured at the start."""
 WAYS = (
@@ -51,43 +54,50 @@ class InvariantLinear(PackedLinear):
 
     _known: ClassVar[dict[tuple[Any, ...], int | None]] = {}
     """Rows of zeros to put behind so many rows; None: no number will do."""
+    _pieces: ClassVar[dict[tuple[Any, ...], int]] = {}
+    """Most rows of a product, by the shape of the weights."""
     _tiles: ClassVar[dict[tuple[Any, ...], int]] = {}
     """Rows of a tile, by the shape of the weights."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Pack the weights; StartError where a row's bits depend on its place in all tiles."""
         super().__init__(linear)
-        for count in _TRIED:
+        for count in (*_TRIED, self._piece(adds=False)):
             self._lacking(count, adds=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
         flat = rows.reshape(-1, self.in_features)
-        parts = [self._padded(part, None) for part in torch.split(flat, _MOST)]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return whole.view(*rows.shape[:-1], self.out_features)
+        return self._whole(flat, None).view(*rows.shape[:-1], self.out_features)
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
         """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
-        flat = torch.split(rows.reshape(-1, self.in_features), _MOST)
-        beside = torch.split(added.reshape(-1, self.out_features), _MOST)
-        parts = [self._padded(*pair) for pair in zip(flat, beside, strict=True)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(added.shape)
+        flat = rows.reshape(-1, self.in_features)
+        return self._whole(flat, added.reshape(-1, self.out_features)).view(added.shape)
 
     def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """The kernel's own product of rows [n, in_features], with what is added to it."""
         raise NotImplementedError
 
+    def _whole(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """The product of rows [n, in_features], in as few pieces as there can be."""
+        most = self._piece(adds=added is not None)
+        if len(rows) <= most:
+            return self._padded(rows, added)
+        if added is None:
+            return torch.cat([self._padded(part, None) for part in torch.split(rows, most)])
+        pairs = zip(torch.split(rows, most), torch.split(added, most), strict=True)
+        return torch.cat([self._padded(*pair) for pair in pairs])
+
     def _padded(self, rows: Tensor, added: Tensor | None) -> Tensor:
         count = len(rows)
-        if not count:
-            return self.multiplied(rows, added)
-        lacking = self._lacking(count, adds=added is not None)
+        lacking = self._lacking(count, adds=added is not None) if count else 0
         if lacking is None:
             return self._in_tiles(rows, added)
-        if lacking:
-            rows = F.pad(rows, (0, 0, 0, lacking))
-            added = None if added is None else F.pad(added, (0, 0, 0, lacking))
+        if not lacking:
+            return self.multiplied(rows, added)
+        rows = F.pad(rows, (0, 0, 0, lacking))
+        added = None if added is None else F.pad(added, (0, 0, 0, lacking))
         return self.multiplied(rows, added)[:count]
 
     def _in_tiles(self, rows: Tensor, added: Tensor | None) -> Tensor:
@@ -102,6 +112,14 @@ class InvariantLinear(PackedLinear):
         added = F.pad(added, (0, 0, 0, -count % tile))
         pairs = zip(torch.split(rows, tile), torch.split(added, tile), strict=True)
         return torch.cat([self.multiplied(*pair) for pair in pairs])[:count]
+
+    def _piece(self, *, adds: bool) -> int:
+        """Most rows of a product; measured once for all products of a shape."""
+        key = (self._shape, adds)
+        if key not in self._pieces:
+            fitting = (most for most in _PIECES if self._lacking(most, adds=adds) is not None)
+            self._pieces[key] = next(fitting, self.tile)
+        return self._pieces[key]
 
     @property
     def tile(self) -> int:
@@ -137,28 +155,31 @@ class InvariantLinear(PackedLinear):
         if count > _EXACT and (short := -count % _COARSE):
             more = self._lacking(count + short, adds=adds)
             return None if more is None else short + more
-        key = (*self._shape, adds, count)
+        key = (self._shape, adds, count)
         if key not in self._known:
-            tried = range(_MOST_PADDING)
-            self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
+            self._known[key] = self._measured(count, adds=adds)
         return self._known[key]
 
-    @property
+    @cached_property
     def _shape(self) -> tuple[Any, ...]:
         return type(self), self.in_features, self.out_features, self._dtype
 
-    def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
-        """Whether so many rows, so padded, have the bits that they have in tiles."""
+    def _measured(self, count: int, *, adds: bool) -> int | None:
+        """The fewest rows of zeros with which all have the bits that they have in tiles."""
         drawn = torch.Generator().manual_seed(count)
-        draws = -(-_DRAWN // (count * self.out_features))
-        return all(self._alike_once(count, lacking, drawn, adds=adds) for _ in range(draws))
+        left = list(range(_MOST_PADDING))
+        for _ in range(-(-_DRAWN // (count * self.out_features))):
+            rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
+            added = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
+            expected = self._in_tiles(rows, added if adds else None)
+            left = [n for n in left if torch.equal(self._behind(n, rows, added, adds), expected)]
+        return left[0] if left else None
 
-    def _alike_once(self, count: int, lacking: int, drawn: torch.Generator, *, adds: bool) -> bool:
-        rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
-        beside = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
-        expected = self._in_tiles(rows, beside if adds else None)
-        rows, beside = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, beside))
-        return torch.equal(self.multiplied(rows, beside if adds else None)[:count], expected)
+    def _behind(self, lacking: int, rows: Tensor, added: Tensor, adds: bool) -> Tensor:
+        """The product with so many rows of zeros behind."""
+        count = len(rows)
+        rows, added = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, added))
+        return self.multiplied(rows, added if adds else None)[:count]
 
     @property
     def _dtype(self) -> torch.dtype:
