@@ -157,29 +157,26 @@ class InvariantLinear(PackedLinear):
             return None if more is None else short + more
         key = (self._shape, adds, count)
         if key not in self._known:
-            self._known[key] = self._measured(count, adds=adds)
+            tried = range(_MOST_PADDING)
+            self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
         return self._known[key]
 
     @cached_property
     def _shape(self) -> tuple[Any, ...]:
         return type(self), self.in_features, self.out_features, self._dtype
 
-    def _measured(self, count: int, *, adds: bool) -> int | None:
-        """The fewest rows of zeros with which all have the bits that they have in tiles."""
+    def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
+        """Whether so many rows, with so many of zeros behind, have the bits they have in tiles."""
         drawn = torch.Generator().manual_seed(count)
-        left = list(range(_MOST_PADDING))
-        for _ in range(-(-_DRAWN // (count * self.out_features))):
-            rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
-            added = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
-            expected = self._in_tiles(rows, added if adds else None)
-            left = [n for n in left if torch.equal(self._behind(n, rows, added, adds), expected)]
-        return left[0] if left else None
+        draws = -(-_DRAWN // (count * self.out_features))
+        return all(self._alike_once(count, lacking, drawn, adds=adds) for _ in range(draws))
 
-    def _behind(self, lacking: int, rows: Tensor, added: Tensor, adds: bool) -> Tensor:
-        """The product with so many rows of zeros behind."""
-        count = len(rows)
-        rows, added = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, added))
-        return self.multiplied(rows, added if adds else None)[:count]
+    def _alike_once(self, count: int, lacking: int, drawn: torch.Generator, *, adds: bool) -> bool:
+        rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
+        beside = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
+        expected = self._in_tiles(rows, beside if adds else None)
+        rows, beside = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, beside))
+        return torch.equal(self.multiplied(rows, beside if adds else None)[:count], expected)
 
     @property
     def _dtype(self) -> torch.dtype:
