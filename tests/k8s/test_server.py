@@ -3,6 +3,7 @@
 On the cluster of PACELINE_TEST_KUBECONFIG: k8s/README.md has the steps.
 """
 
+import copy
 from collections import Counter
 from contextlib import contextmanager
 
@@ -23,6 +24,7 @@ from tests.k8s.test_manifests import overlay_of
 
 FOLDERS = (*OVERLAYS, DOWNLOAD)
 ZONES = ("a", "b", "c")
+TIERS = ("orchestrator", "drafter", "verifier")
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +75,13 @@ def test_what_a_server_leaves_out_is_noticed():
 
 @contextmanager
 def running(server: Server, folder, **replicas: int):
-    """An overlay with so many pods of each Deployment, all placed."""
-    served = known(render(folder), server)
+    """An overlay with so many pods of each Deployment from the start, all placed."""
+    served = copy.deepcopy(known(render(folder), server))
+    for one in served:
+        if one["kind"] == "Deployment" and one["metadata"]["name"] in TIERS:
+            one["spec"]["replicas"] = replicas.get(one["metadata"]["name"], 0)
     with server.holding(served):
         server.apply(served)
-        for name in ("orchestrator", "drafter", "verifier"):
-            server.call("scale", "deployment", name, f"--replicas={replicas.get(name, 0)}")
         server.until(lambda: len(placed(server)) == sum(replicas.values()))
         yield
 
@@ -102,6 +105,11 @@ def test_every_tier_is_spread_over_zones_and_nodes(server):
     with made_up(server, nodes), running(server, "overlays/dev", **tiers):
         assert Counter(name[0] for name in placed(server, "orchestrator")) == Counter(ZONES)
         assert len(set(placed(server, "verifier"))) == 6
+        # Where drafters are draws no verifier there.
+        server.call("scale", "deployment", "verifier", "--replicas=9")
+        server.until(lambda: len(placed(server, "verifier")) == 9)
+        zones = Counter(name[0] for name in placed(server, "verifier"))
+        assert set(zones.values()) == {3}
         assert len(set(placed(server, "drafter"))) == 4
 
 
