@@ -149,9 +149,19 @@ def dropped(sent: Any, stored: Any, at: str = "") -> Iterator[str]:
 
 
 def versions(stored: Sequence[Manifest]) -> dict[str, str]:
-    """What an apply that changes nothing leaves as it was: of each object, which spec it has."""
-    metadata = {name_of(one): one["metadata"] for one in stored if one["kind"] != "Namespace"}
-    return {name: str(m.get("generation", m["resourceVersion"])) for name, m in metadata.items()}
+    """What an apply that changes nothing leaves as it was: of each object, which spec it has.
+
+    Of kinds whose specs have no number, all but what controllers write.
+    """
+    return {name_of(one): _version(one) for one in stored if one["kind"] != "Namespace"}
+
+
+def _version(one: Manifest) -> str:
+    metadata = one["metadata"]
+    if "generation" in metadata:
+        return str(metadata["generation"])
+    content = {key: part for key, part in one.items() if key not in ("metadata", "status")}
+    return json.dumps([metadata.get("labels"), content], sort_keys=True)
 
 
 def node(name: str, zone: str, devices: int = 0) -> Manifest:
