@@ -161,6 +161,8 @@ def _version(one: Manifest) -> str:
     if "generation" in metadata:
         return str(metadata["generation"])
     content = {key: part for key, part in one.items() if key not in ("metadata", "status")}
+    if one["kind"] == "PersistentVolumeClaim":
+        content["spec"] = {**one["spec"], "volumeName": "bound or not yet"}
     return json.dumps([metadata.get("labels"), content], sort_keys=True)
 
 
