@@ -26,6 +26,15 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def listed(kind: type[Any]) -> Callable[[str], list[Any]]:
+    """What reads an option of several values, joined by commas."""
+
+    def split(text: str) -> list[Any]:
+        return [kind(part) for part in text.split(",")]
+
+    return split
+
+
 def measuring_parser(
     description: str | None, **defaults: str | int | None
 ) -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ import grpc
 import psutil
 
 from orchestrator.workers.pool import WorkerPool
-from research.command import measuring_parser, run, table
+from research.command import listed, measuring_parser, run, table
 from services.contract.types import Role
 from services.runtime import serving
 from services.runtime.host import WorkerHost
@@ -47,13 +47,9 @@ def main() -> None:
         part, file, *more = sys.argv[1:]
         sys.exit(serving.run((_workers if part == "workers" else _pools)(Path(file), more)))
     made = measuring_parser(__doc__)
-    made.add_argument("--links", type=_numbers, default=[1, 10, 50, 200])
+    made.add_argument("--links", type=listed(int), default=[1, 10, 50, 200])
     made.add_argument("--seconds", type=float, default=10.0, help="measured, of each")
     run(made, _measure, _show)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def _measure(asked: argparse.Namespace) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 from bench.cpu import cpu_seconds
-from research.command import measuring_parser, run, table
+from research.command import listed, measuring_parser, run, table
 from services.runtime import serving
 from services.runtime.readyfile import write_line
 from testkit.child import child
@@ -60,17 +60,13 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = measuring_parser(__doc__)
     made.add_argument(
-        "--states", type=_numbers, default=[6144, 12288, 24576], help="numbers in a row"
+        "--states", type=listed(int), default=[6144, 12288, 24576], help="numbers in a row"
     )
     made.add_argument("--sessions", type=int, default=8, help="verdicts of a step")
     made.add_argument("--step-ms", type=float, default=40.0)
     made.add_argument("--seconds", type=float, default=5.0, help="measured, of each")
     made.add_argument("--repeats", type=int, default=3, help="of all that is compared, in turns")
     return made
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def _measure(asked: argparse.Namespace) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from research.command import measuring_parser, run
+from research.command import listed, measuring_parser, run
 from research.load.measure import HERE, Case, Surroundings, measure
 from services.runtime.polling import poll_in_one_thread
 
@@ -24,16 +24,16 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     made = measuring_parser(__doc__)
-    made.add_argument("--sessions", type=_list(int), default=[1, 64], help="at once, e.g. 1,64")
+    made.add_argument("--sessions", type=listed(int), default=[1, 64], help="at once, e.g. 1,64")
     made.add_argument(
         "--sampling",
-        type=_list(float),
+        type=listed(float),
         default=[1.0, 0.1],
         help="shares of sessions traced; 0: no trace is exported at all",
     )
     made.add_argument(
         "--states",
-        type=_list(int),
+        type=listed(int),
         default=[0],
         help="numbers in a token's hidden states, which the verifier tells the drafter",
     )
@@ -50,13 +50,6 @@ def _parser() -> argparse.ArgumentParser:
         "--baseline", type=Path, help="another checkout, measured in turns with this one"
     )
     return made
-
-
-def _list(kind: type[Any]) -> Any:
-    def split(text: str) -> list[Any]:
-        return [kind(part) for part in text.split(",")]
-
-    return split
 
 
 def _measure(asked: argparse.Namespace) -> dict[str, Any]:

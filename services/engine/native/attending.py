@@ -43,6 +43,9 @@ class Steady(NamedTuple):
     tile: int | None = None
 
 
+_FREE = Steady(1, None)
+
+
 def attend(
     query: Tensor,
     keys: Tensor,
@@ -56,16 +59,14 @@ def attend(
     `mask`: additive, [n or 1, rows, L], the window included; None: all is seen. `steady`: in
     this way, on the CPU. Differentiable.
     """
-    part, width = (None, None) if steady is None else (steady.keys, steady.width)
+    way = _FREE if steady is None else steady
     scale = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
     softcap = scoring.softcap
-    if steady is not None and steady.tile is not None:
-        return _in_tiles(query, keys, values, mask, scale, softcap, steady)
     if softcap is not None:
-        scores = torch.tanh(_products(query, keys, width) * (scale / softcap)) * softcap
-        return _weighed(scores if mask is None else scores + mask, values, part)
+        scores = torch.tanh(_products(query, keys, way) * (scale / softcap)) * softcap
+        return _weighed(scores if mask is None else scores + mask, values, way)
     if query.device.type == "cpu":
-        return _weighed(_scores(query, keys, mask, scale, width), values, part)
+        return _weighed(_scores(query, keys, mask, scale, way), values, way)
     return fused(query, keys, values, mask, scoring)
 
 
@@ -79,73 +80,75 @@ def fused(
     )[0]
 
 
-def _scores(
-    query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, width: int | None
-) -> Tensor:
+def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, way: Steady) -> Tensor:
     if mask is None:
-        return _products(query, keys, width) * scale
-    if width is not None:
-        return torch.add(mask, _products(query, keys, width), alpha=scale)
+        return _products(query, keys, way) * scale
+    if way.width is not None or way.tile is not None:
+        return torch.add(mask, _products(query, keys, way), alpha=scale)
     wide = mask.expand(len(query), -1, -1)
     return torch.baddbmm(wide, query, keys.transpose(1, 2), alpha=scale)
 
 
-def _products(query: Tensor, keys: Tensor, width: int | None) -> Tensor:
+def _products(query: Tensor, keys: Tensor, way: Steady) -> Tensor:
+    if way.tile is not None:
+        return _products_in_tiles(query, keys, *_sizes(way))
+    width = way.width
     if width is None or query.shape[-1] <= width:
         return torch.bmm(query, keys.transpose(1, 2))
     pairs = zip(torch.split(query, width, -1), torch.split(keys, width, -1), strict=True)
     return reduce(torch.add, (torch.bmm(own, key.transpose(1, 2)) for own, key in pairs))
 
 
-def _weighed(scores: Tensor, values: Tensor, part: int | None) -> Tensor:
-    weights = torch.softmax(scores, dim=-1)
+def _weighed(scores: Tensor, values: Tensor, way: Steady) -> Tensor:
+    weights, part = torch.softmax(scores, dim=-1), way.keys
+    if way.tile is not None:
+        return _weighed_in_tiles(weights, values, *_sizes(way))
     if part is None or weights.shape[-1] <= part:
         return torch.bmm(weights, values)
     pairs = zip(torch.split(weights, part, -1), torch.split(values, part, 1), strict=True)
     return reduce(torch.add, (torch.bmm(*pair) for pair in pairs))
 
 
-def _in_tiles(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    steady: Steady,
-) -> Tensor:
-    """By products that all have one shape: `steady.tile` rows and `steady.keys` keys."""
-    tile, part = steady.tile, steady.keys
-    assert tile is not None
-    assert part is not None
-    count, rows, _ = query.shape
-    lacking = -keys.shape[1] % part
-    if lacking:
-        mask = keys.new_zeros(1, rows, keys.shape[1]) if mask is None else mask
-        mask = F.pad(mask, (0, lacking), value=-torch.inf)
-        keys, values = (F.pad(those, (0, 0, 0, lacking)) for those in (keys, values))
-    parts = keys.shape[1] // part
-    keys, values = (those.reshape(count * parts, part, -1) for those in (keys, values))
-    turned = keys.transpose(1, 2)
-    done = []
-    for begin in range(0, rows, tile):
-        own = query[:, begin : begin + tile]
-        short = tile - own.shape[1]
-        own = F.pad(own, (0, 0, 0, short)).repeat_interleave(parts, 0)
-        scores = torch.bmm(own, turned).view(count, parts, tile, part).transpose(1, 2)
-        scores = scores.reshape(count, tile, parts * part)[:, : tile - short]
-        if softcap is None:
-            scores = scores * scale
-        else:
-            scores = torch.tanh(scores * (scale / softcap)) * softcap
-        if mask is not None:
-            scores = scores + mask[:, begin : begin + tile]
-        weights = F.pad(torch.softmax(scores, dim=-1), (0, 0, 0, short))
-        weights = weights.view(count, tile, parts, part).transpose(1, 2)
-        weighed = torch.bmm(weights.reshape(count * parts, tile, part), values)
-        sums = weighed.view(count, parts, tile, -1).unbind(1)
-        done.append(reduce(torch.add, sums)[:, : tile - short])
-    return torch.cat(done, 1)
+def _sizes(way: Steady) -> tuple[int, int]:
+    """Of a way in tiles, how many rows and keys a product has."""
+    assert way.tile is not None
+    assert way.keys is not None
+    return way.tile, way.keys
+
+
+def _products_in_tiles(query: Tensor, keys: Tensor, tile: int, part: int) -> Tensor:
+    """Each of `tile` rows and `part` keys."""
+    turned = _parts(keys, part).transpose(1, 2)
+    count = len(turned) // len(query)
+    scores = []
+    for own in _tiles(query, tile):
+        products = torch.bmm(own.repeat_interleave(count, 0), turned)
+        scores.append(products.view(-1, count, tile, part).transpose(1, 2).flatten(2))
+    return torch.cat(scores, 1)[:, : query.shape[1], : keys.shape[1]]
+
+
+def _weighed_in_tiles(weights: Tensor, values: Tensor, tile: int, part: int) -> Tensor:
+    """Each of `tile` rows and `part` values, added up one after the other."""
+    cut = _parts(values, part)
+    count = len(cut) // len(values)
+    padded = F.pad(weights, (0, -weights.shape[-1] % part))
+    sums = []
+    for own in _tiles(padded, tile):
+        parts = own.reshape(-1, tile, count, part).transpose(1, 2).flatten(0, 1)
+        products = torch.bmm(parts, cut).view(-1, count, tile, values.shape[-1])
+        sums.append(reduce(torch.add, products.unbind(1)))
+    return torch.cat(sums, 1)[:, : weights.shape[1]]
+
+
+def _tiles(rows: Tensor, tile: int) -> tuple[Tensor, ...]:
+    """Rows [n, rows, d] in groups of `tile`, with rows of zeros behind the last ones."""
+    return torch.split(F.pad(rows, (0, 0, 0, -rows.shape[1] % tile)), tile, 1)
+
+
+def _parts(those: Tensor, part: int) -> Tensor:
+    """Keys or values [n, L, d] by so many: [n * parts, part, d], with zeros behind the last."""
+    padded = F.pad(those, (0, 0, 0, -those.shape[1] % part))
+    return padded.reshape(-1, part, those.shape[-1])
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:

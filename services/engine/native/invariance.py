@@ -12,7 +12,7 @@ Attention is made in one way for all, as `Steady` says: see `paging`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from itertools import product
 from typing import Any, ClassVar
@@ -62,7 +62,8 @@ class InvariantLinear(PackedLinear):
     def __init__(self, linear: nn.Linear) -> None:
         """Pack the weights; StartError where a row's bits depend on its place in all tiles."""
         super().__init__(linear)
-        for count in (*_TRIED, self._piece(adds=False)):
+        self._piece(adds=False)
+        for count in _TRIED:
             self._lacking(count, adds=False)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -84,34 +85,37 @@ class InvariantLinear(PackedLinear):
         most = self._piece(adds=added is not None)
         if len(rows) <= most:
             return self._padded(rows, added)
-        if added is None:
-            return torch.cat([self._padded(part, None) for part in torch.split(rows, most)])
-        pairs = zip(torch.split(rows, most), torch.split(added, most), strict=True)
-        return torch.cat([self._padded(*pair) for pair in pairs])
+        return self._by(most, self._padded, rows, added)
+
+    def _by(
+        self, most: int, multiply: Callable[..., Tensor], rows: Tensor, added: Tensor | None
+    ) -> Tensor:
+        """What `multiply` makes of at most so many rows at a time."""
+        parts = torch.split(rows, most)
+        beside = [None] * len(parts) if added is None else torch.split(added, most)
+        return torch.cat([multiply(*pair) for pair in zip(parts, beside, strict=True)])
 
     def _padded(self, rows: Tensor, added: Tensor | None) -> Tensor:
         count = len(rows)
         lacking = self._lacking(count, adds=added is not None) if count else 0
         if lacking is None:
             return self._in_tiles(rows, added)
+        return self._before_zeros(lacking, rows, added)
+
+    def _before_zeros(self, lacking: int, rows: Tensor, added: Tensor | None) -> Tensor:
+        """The product with so many rows of zeros behind, and without what they make."""
         if not lacking:
             return self.multiplied(rows, added)
-        rows = F.pad(rows, (0, 0, 0, lacking))
+        padded = F.pad(rows, (0, 0, 0, lacking))
         added = None if added is None else F.pad(added, (0, 0, 0, lacking))
-        return self.multiplied(rows, added)[:count]
+        return self.multiplied(padded, added)[: len(rows)]
 
     def _in_tiles(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """The product as those have it that others are held against."""
-        tile = self.tile
-        count = len(rows)
-        rows = F.pad(rows, (0, 0, 0, -count % tile))
-        if added is None:
-            return torch.cat([self.multiplied(part, None) for part in torch.split(rows, tile)])[
-                :count
-            ]
-        added = F.pad(added, (0, 0, 0, -count % tile))
-        pairs = zip(torch.split(rows, tile), torch.split(added, tile), strict=True)
-        return torch.cat([self.multiplied(*pair) for pair in pairs])[:count]
+        return self._by(self.tile, self._a_tile, rows, added)
+
+    def _a_tile(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        return self._before_zeros(self.tile - len(rows), rows, added)
 
     def _piece(self, *, adds: bool) -> int:
         """Most rows of a product; measured once for all products of a shape."""
@@ -137,18 +141,13 @@ class InvariantLinear(PackedLinear):
 
     def _places_alike(self, tile: int) -> bool:
         """Whether rows of a tile have the bits that they have in another order."""
-        drawn = torch.Generator().manual_seed(tile)
-        draws = -(-_DRAWN // (tile * self.out_features))
-        return all(self._alike_in_turn(tile, drawn) for _ in range(draws))
-
-    def _alike_in_turn(self, tile: int, drawn: torch.Generator) -> bool:
-        rows = torch.randn(tile, self.in_features, generator=drawn).to(self._dtype)
-        added = torch.randn(tile, self.out_features, generator=drawn).to(self._dtype)
-        back = self.multiplied(rows.flip(0), None), self.multiplied(rows.flip(0), added.flip(0))
-        there = self.multiplied(rows, None), self.multiplied(rows, added)
-        return all(
-            torch.equal(*pair) for pair in zip(there, (t.flip(0) for t in back), strict=True)
-        )
+        for rows, added in self._drawn(tile):
+            for beside in (None, added):
+                turned = None if beside is None else beside.flip(0)
+                back = self.multiplied(rows.flip(0), turned).flip(0)
+                if not torch.equal(self.multiplied(rows, beside), back):
+                    return False
+        return True
 
     def _lacking(self, count: int, *, adds: bool) -> int | None:
         """Rows of zeros that so many rows want; measured once for all products of a shape."""
@@ -167,16 +166,17 @@ class InvariantLinear(PackedLinear):
 
     def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
         """Whether so many rows, with so many of zeros behind, have the bits they have in tiles."""
-        drawn = torch.Generator().manual_seed(count)
-        draws = -(-_DRAWN // (count * self.out_features))
-        return all(self._alike_once(count, lacking, drawn, adds=adds) for _ in range(draws))
+        drawn = ((rows, added if adds else None) for rows, added in self._drawn(count))
+        return all(
+            torch.equal(self._before_zeros(lacking, *pair), self._in_tiles(*pair)) for pair in drawn
+        )
 
-    def _alike_once(self, count: int, lacking: int, drawn: torch.Generator, *, adds: bool) -> bool:
-        rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
-        beside = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
-        expected = self._in_tiles(rows, beside if adds else None)
-        rows, beside = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, beside))
-        return torch.equal(self.multiplied(rows, beside if adds else None)[:count], expected)
+    def _drawn(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """So many rows and what is added, until products have `_DRAWN` numbers; always the same."""
+        drawn = torch.Generator().manual_seed(count)
+        for _ in range(-(-_DRAWN // (count * self.out_features))):
+            rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
+            yield rows, torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
