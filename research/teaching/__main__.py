@@ -46,6 +46,8 @@ def teach(asked: argparse.Namespace) -> dict[str, Any]:
     """Write, average, train; each part is in the folder as soon as it is there."""
     torch.manual_seed(asked.seed)
     device = torch.device(asked.device)
+    # cuDNN plans its attention anew for each shape, and here nearly every step has one of its own.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     described = read_target(asked.target)
     beginning = read_head(locate(asked.head))
     if min(asked.inner) < (units := beginning[0].shape.intermediate):
@@ -96,7 +98,7 @@ def _taught(
 ) -> dict[str, Any]:
     """Train heads of all widths, and store them whenever they were judged."""
     (head, known), (mass, always) = beginning, vocabulary
-    ids = frequent(mass, head.shape.tokens, always)
+    ids = frequent(mass, max(asked.head_tokens, head.shape.tokens), always)
     trainees = [
         Trainee(head.to(target.device), known.to(target.device), ids, target, inner)
         for inner in asked.inner
@@ -282,6 +284,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rate", type=float, default=2e-3, help="AdamW's, at its highest")
     made.add_argument(
         "--inner", type=int, nargs="+", default=[1536], help="units in the MLP of each head"
+    )
+    made.add_argument(
+        "--head-tokens", type=int, default=0, help="that heads draft; no fewer than --head has"
     )
     made.add_argument(
         "--most-bytes", type=int, default=12_500_000, help="of laws.npz, about; 0: no laws"
