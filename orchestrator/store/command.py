@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hiredis import pack_command
+
 from orchestrator.store.scripts import script
 from services.contract.errors import DataLoss, PacelineError, StoreError
 from services.runtime.redis_client import is_away
@@ -52,8 +54,7 @@ class Call:
 
     def packed(self) -> bytes:
         """The call as the server reads it."""
-        keys = [key.encode() for key in self.keys]
-        return pack((b"EVALSHA", script(self.script).sha, len(keys), *keys, *self.args))
+        return pack("EVALSHA", script(self.script).sha, len(self.keys), *self.keys, *self.args)
 
     def settle(self, reply: Any) -> None:
         """Answer the caller with what the server replied, or with an error."""
@@ -79,11 +80,11 @@ class Call:
             raise DataLoss("the session store holds a malformed record") from error
 
 
-def pack(parts: Sequence[Arg]) -> bytes:
+def pack(*parts: Arg) -> bytes:
     """One command in the Redis protocol."""
-    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    strings = [b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded]
-    return b"*%d\r\n%b" % (len(strings), b"".join(strings))
+    command: Any = parts
+    packed: bytes = pack_command(command)
+    return packed
 
 
 def _store_error(error: Exception) -> StoreError:

@@ -30,7 +30,7 @@ from services.runtime.redis_cluster import RedisCluster
 REPLICA_WAIT_MS = 1000
 """For how long one pipeline waits for replicas; less than a connection may be silent."""
 _FENCE_MS = 1000
-_ASKING = pack((b"ASKING",))
+_ASKING = pack("ASKING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +272,8 @@ def _fence(call: Call, replicas: int, before: bytes) -> list[bytes]:
     """A write in the slot of the call, and a wait for its copies."""
     key = call.keys[0].removesuffix("meta") + "copied"
     return [
-        before + pack((b"SET", key, b"", b"PX", _FENCE_MS)),
-        pack((b"WAIT", replicas, REPLICA_WAIT_MS)),
+        before + pack("SET", key, "", "PX", _FENCE_MS),
+        pack("WAIT", replicas, REPLICA_WAIT_MS),
     ]
 
 

@@ -78,7 +78,7 @@ class Server:
 
     def busy_s(self) -> float:
         """CPU seconds of the server until now."""
-        text = self.run([pack((b"INFO", b"cpu"))])[0][0].decode()
+        text = self.run([pack("INFO", "cpu")])[0][0].decode()
         told = dict(line.split(":") for line in text.splitlines() if ":" in line)
         return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
 
@@ -103,7 +103,7 @@ class Shards:
         self._waiting: list[_Pipeline] = []
         self._context = context_of("redis")
         for name in NAMES:
-            server.run([pack((b"SCRIPT", b"LOAD", script(name).source.encode()))])
+            server.run([pack("SCRIPT", "LOAD", script(name).source)])
 
     def of(self, key: str) -> int:
         """The shard of a key."""
@@ -210,7 +210,7 @@ class SimulatedClient:
 
     async def _eval(self, command: bytes, source: str, count: int, *more: Any) -> Any:
         name = "heartbeat" if len(more) > count + 1 else "list"
-        packed = pack((command, source, count, *more))
+        packed = pack(command, source, count, *more)
         [reply] = await self._shards.run([(name, more[0], packed)])
         if isinstance(reply, Exception):
             raise reply
