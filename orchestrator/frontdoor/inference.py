@@ -10,23 +10,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from paceline.together import MOST_COMPLETIONS, completion_id, together
+from paceline.together import completion_id, together
 
 from orchestrator.core.events import (
-    AbortRequested,
-    Begin,
-    Capped,
-    StoodStill,
-    Tick,
     WorkerLost,
 )
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.live_sessions import LiveSessions, Past, leaving
 from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
@@ -52,11 +47,10 @@ from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
-from orchestrator.session.output import Beyond, Prefix
+from orchestrator.session.output import Prefix
 from orchestrator.session.ports import (
     Call,
     NewSession,
-    SessionKeeper,
     SessionKey,
     SessionStore,
     StoredSession,
@@ -73,7 +67,6 @@ from orchestrator.session.stored_text import (
 )
 from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.totals import SpecTotals
-from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
@@ -82,7 +75,6 @@ from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
     AlreadyExists,
     DataLoss,
-    Draining,
     Fenced,
     Impossible,
     InvalidRequest,
@@ -127,8 +119,6 @@ class Inference:
         """
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
-        self._live: dict[str, SessionDriver] = {}
-        self._line = WaitingLine(self._ask_soon)
         most_tokens = options.max_tokens_in_flight
         self._admission = Admission(
             options.max_sessions,
@@ -138,18 +128,17 @@ class Inference:
             options.logprobs_memory,
             pool.room if most_tokens is None else lambda: math.inf,
         )
-        self._clock = clock
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
-        self._speculation = 1.0
         self.request_threads = RequestThreads()
-        self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._ended = SpecTotals()
         self._forms, self._work = forms or ResponseFormats(), work
         self._forms.special = target.tokenizer.special_names
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
+        self.live = LiveSessions(
+            pool, target, recorder, options, self._admission, self._initial_states, clock
+        )
         self._scoring = Scoring(pool, options.limits)
 
     # --- the use cases ----------------------------------------------------------------
@@ -166,12 +155,12 @@ class Inference:
         if spec.n > 1:
             return await self._generate_together(request, spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
-        if (live := self._live.get(key.name)) is not None:
+        if (live := self.live.get(key)) is not None:
             _require_equal(live, spec)
             if await self._is_ours(key, live, Prefix(), call):
                 return self._read(live, Prefix())
             return await self.resume(key, Prefix(), parent, tenant, call)
-        self._require_no_other(self._completions_here(key), spec)
+        self._require_no_other(self.live.completions(key), spec)
         self._require_memory(spec)
         with ExitStack() as places:
             [place] = self._enter(places, 1, spec, tenant, self._options.logprobs_kept)
@@ -181,7 +170,9 @@ class Inference:
                 record = self._record(request, spec)
                 created = await self._store.create(key, record, call)
                 if created.created:
-                    driver = self._start(key, spec, record, created.term, (), parent, place)
+                    driver = self.live.begin(
+                        key, spec, record, created.term, parent, place, self._store
+                    )
                     return self._read(driver, Prefix())
         return await self.resume(key, Prefix(), parent, tenant, call)
 
@@ -195,13 +186,13 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """The same for several completions of one prompt, each a session of its own."""
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
-        alone = self._live.get(SessionKey(tenant.name, spec.session).name)
+        alone = self.live.get(SessionKey(tenant.name, spec.session))
         self._require_no_other([] if alone is None else [alone], spec)
         begun = await self._begin_together(request, spec, keys, tenant, parent, call)
         return together(
             [
                 self._read(live, Prefix())
-                if key in begun and (live := self._live.get(key.name)) is not None
+                if key in begun and (live := self.live.get(key)) is not None
                 else self._come_back_to(key, tenant, parent, call)
                 for key in keys
             ]
@@ -217,7 +208,7 @@ class Inference:
         call: Call | None,
     ) -> Collection[SessionKey]:
         """Begin those of these sessions that do not exist, all or none; which those are."""
-        absent = sum(key.name not in self._live for key in keys)
+        absent = sum(self.live.get(key) is None for key in keys)
         if absent:
             self._require_memory(spec)
         with ExitStack() as places:
@@ -229,7 +220,7 @@ class Inference:
                     await locks.enter_async_context(self._lock(key))
                 created = await self._create_together(request, spec, keys, call)
                 for key, (one, record, term) in created.items():
-                    self._start(key, one, record, term, (), parent, free.pop())
+                    self.live.begin(key, one, record, term, parent, free.pop(), self._store)
         return created
 
     async def _create_together(
@@ -239,7 +230,7 @@ class Inference:
         created: dict[SessionKey, _Created] = {}
 
         async def create(key: SessionKey, one: SessionSpec) -> None:
-            if (live := self._live.get(key.name)) is not None:
+            if (live := self.live.get(key)) is not None:
                 return _require_equal(live, one)
             record = self._record(request, one)
             found = await self._store.create(key, record, call)
@@ -259,7 +250,7 @@ class Inference:
 
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
-        live = self._live.get(key.name)
+        live = self.live.get(key)
         return live.spec.seed if live is not None else (await self._store.get(key)).seed
 
     async def _come_back_to(
@@ -289,9 +280,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key, *parts)
             drivers = [
-                self._start(
-                    own, one, self._record(request, one), 1, (), parent, place, keeper=NullStore()
-                )
+                self.live.begin(own, one, self._record(request, one), 1, parent, place, NullStore())
                 for (own, one), place in zip(parts.items(), free, strict=True)
             ]
         self._recorder.bind(drivers[0].name)
@@ -304,7 +293,7 @@ class Inference:
 
     def _require_free(self, *keys: SessionKey) -> None:
         for key in keys:
-            if key.name in self._live or self._completions_here(key):
+            if self.live.get(key) is not None or self.live.completions(key):
                 raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
     def _enter(
@@ -320,18 +309,12 @@ class Inference:
         made = self._admission.enter_together(count, *size, tenant, memory, fields)
         return [places.enter_context(place) for place in made]
 
-    def _completions_here(self, key: SessionKey) -> list[SessionDriver]:
-        """The sessions at work here of a request with several completions."""
-        names = (completion_id(key.name, index) for index in range(MOST_COMPLETIONS))
-        found = (self._live.get(name) for name in names)
-        return [driver for driver in found if driver is not None and driver.spec.n > 1]
-
     async def score(
         self, request: IncomingScore, tenant: Tenant, parent: str = ""
     ) -> tuple[ScoreSpec, list[list[PackedRow]]]:
         """How likely continuations of a context are: for each, rows with the likeliest token."""
-        if self._draining:
-            raise _leaving()
+        if self.live.draining:
+            raise leaving()
         if not self.offer.scores:
             raise Impossible("no verifier here tells how likely a text is")
         spec = await self._resolve_score(request, tenant)
@@ -367,15 +350,7 @@ class Inference:
 
     def end_once(self, key: SessionKey) -> bool:
         """End what `generate_once` began; whether there was anything."""
-        return self._abort_here(key)
-
-    def _abort_here(self, key: SessionKey) -> bool:
-        """End a session, or a request's completions; whether any is at work here."""
-        alone = self._live.get(key.name)
-        drivers = [alone] if alone is not None else self._completions_here(key)
-        for driver in drivers:
-            driver.feed(AbortRequested(driver.now()))
-        return bool(drivers)
+        return self.live.abort(key)
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
         return self._locks.setdefault(key.name, asyncio.Lock())
@@ -410,7 +385,7 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
-            driver = self._live.get(key.name)
+            driver = self.live.get(key)
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
@@ -514,7 +489,7 @@ class Inference:
         is away, NotFound if the session is known neither there nor here.
         """
         ended = asyncio.ensure_future(self._store.abort(key))
-        here = self._abort_here(key)
+        here = self.live.abort(key)
         try:
             await ended
         except NotFound:
@@ -523,7 +498,7 @@ class Inference:
                 raise
             await gather(*map(self._abort_stored, keys))
         # A resume may have started it again meanwhile.
-        self._abort_here(key)
+        self.live.abort(key)
 
     async def _abort_stored(self, key: SessionKey) -> None:
         with suppress(NotFound):
@@ -576,12 +551,12 @@ class Inference:
     @property
     def active_sessions(self) -> int:
         """Sessions at work here."""
-        return len(self._live)
+        return len(self.live)
 
     @property
     def waiting_sessions(self) -> int:
         """Those of them that no verifier has taken yet."""
-        return sum(driver.state.verifier is None for driver in self._live.values())
+        return self.live.waiting
 
     def sessions_of(self, tenant: str) -> int:
         """Sessions of one tenant at work here."""
@@ -589,10 +564,7 @@ class Inference:
 
     def totals(self) -> SpecTotals:
         """Sums over every session since the start, those at work included."""
-        sums = SpecTotals()
-        for totals in (self._ended, *(driver.totals for driver in self._live.values())):
-            sums.join(totals)
-        return sums
+        return self.live.totals()
 
     def stop_compiling(self) -> None:
         """Send requests that wait for their response formats to another orchestrator."""
@@ -600,10 +572,8 @@ class Inference:
 
     async def drain(self, timeout: float) -> None:
         """Hand over every session, starting ones included; wait at most `timeout` for the store."""
-        self._draining = True
         self._scoring.drain()
-        handed = [driver.hand_over(_leaving()) for driver in list(self._live.values())]
-        if handed:
+        if handed := self.live.hand_over():
             await asyncio.wait(handed, timeout=timeout)
 
     # --- making sessions --------------------------------------------------------------
@@ -665,100 +635,15 @@ class Inference:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
         spec = checked_spec(stored, self._target.worker.vocab_size)
-        record, ahead = as_new(stored, self._options.owner), beyond(stored, spec)
-        args = (stored.term, stored.committed, parent, place, text, ahead)
-        return self._start(key, spec, record, *args, home=stored.verifier)
-
-    def _start(
-        self,
-        key: SessionKey,
-        spec: SessionSpec,
-        record: NewSession,
-        term: int,
-        committed: tuple[int, ...],
-        parent: str,
-        place: Reservation,
-        text: TextStream | None = None,
-        ahead: Beyond = Beyond.NOT_YET,
-        keeper: SessionKeeper | None = None,
-        home: str = "",
-    ) -> SessionDriver:
-        """`text` has taken what was committed, if anything was.
-
-        `home`: the verifier that it was with.
-        """
-        text = text or spec.text_stream(self._target.tokenizer)
-        state = self._initial_states.state(key, spec, term, committed, text)
-        driver = SessionDriver(
-            key,
-            spec,
-            state,
-            text,
-            record,
-            workers=self._pool,
-            store=keeper or self._store,
-            recorder=self._recorder,
-            on_end=lambda ended: self._forget(ended, place),
-            beyond=ahead,
-            logprobs_kept=self._options.logprobs_kept,
-            company=partial(self._company, spec, key.tenant),
-            line=self._line,
-            clock=self._clock,
-            home=home,
-        )
-        self._live[driver.name] = driver
-        self._recorder.start_generate(
-            driver.name, state.config, model=spec.model, traceparent=parent
-        )
-        self._cap(driver)
-        driver.feed(Begin(driver.now()))
-        self._share_out()
-        place.keep()
-        if self._draining:
-            driver.hand_over(_leaving())
-        return driver
-
-    def _company(self, spec: SessionSpec, tenant: str) -> list[str]:
-        """The verifiers of a session's fellow completions."""
-        if spec.n == 1:
-            return []
-        fellows = self._completions_here(SessionKey(tenant, spec.request_id))
-        return [own.state.verifier.worker for own in fellows if own.state.verifier is not None]
-
-    def _ask_soon(self, name: str) -> None:
-        """Let a session that waits for a verifier ask for it, behind what happens now."""
-        if (driver := self._live.get(name)) is not None:
-            asyncio.get_running_loop().call_soon(lambda: driver.feed(Tick(driver.now())))
-
-    def _share_out(self) -> None:
-        """Tell every session when the load changes how much speculation it allows."""
-        if (share := self._admission.speculation) != self._speculation:
-            self._speculation = share
-            for driver in list(self._live.values()):
-                self._cap(driver)
-
-    def _cap(self, driver: SessionDriver) -> None:
-        window = int(self._speculation * driver.state.config.window)
-        if driver.state.cap is not None or self._speculation < 1:
-            driver.feed(Capped(driver.now(), window))
-
-    def _forget(self, driver: SessionDriver, place: Reservation) -> None:
-        if self._live.get(driver.name) is driver:
-            del self._live[driver.name]
-            place.leave()
-            self._share_out()
-            self._initial_states.learn(driver.key, driver.state)
-            self._ended.join(driver.totals)
-            error = driver.output.error
-            self._recorder.end_generate(
-                driver.name, error=type(error).__name__ if error is not None else ""
-            )
+        record = as_new(stored, self._options.owner)
+        past = Past(stored.committed, text, beyond(stored, spec), stored.verifier)
+        return self.live.begin(key, spec, record, stored.term, parent, place, self._store, past)
 
     # --- what the workers say ---------------------------------------------------------
 
     def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
         """Hand a worker's event to its session."""
-        driver = self._live.get(event.session) if hasattr(event, "session") else None
+        driver = self.live.get(event.session) if hasattr(event, "session") else None
         if driver is not None:
             driver.hear(worker, role, event)
         elif hasattr(event, "session"):
@@ -768,20 +653,17 @@ class Inference:
         """A worker is gone, and these sessions with it."""
         self._scoring.on_lost(sessions, reason)
         for name in sessions:
-            if driver := self._live.get(name):
+            if driver := self.live.get(name):
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
 
     def on_standstill(self, seconds: float) -> None:
         """This process stalled: sessions do not count that time, and check their ownership."""
         self._store.stood_still()
-        for driver in list(self._live.values()):
-            driver.feed(StoodStill(driver.now(), seconds))
+        self.live.stood_still(seconds)
 
     def on_worker_up(self) -> None:
-        """Wake the sessions that wait for a worker; the others have nothing to ask for."""
-        for driver in list(self._live.values()):
-            if driver.state.lacks_worker:
-                driver.feed(Tick(driver.now()))
+        """Wake the sessions that wait for a worker."""
+        self.live.ask_again()
 
 
 def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
@@ -809,10 +691,6 @@ def _at_once(longest: Sequence[int], memory: int, most: float) -> int:
     while count > 1 and sum(longest[:count]) > limit:
         count -= 1
     return count
-
-
-def _leaving() -> Draining:
-    return Draining("this orchestrator stops; the session can be resumed at another one")
 
 
 def _forget(done: asyncio.Future[int]) -> None:

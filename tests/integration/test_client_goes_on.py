@@ -21,7 +21,7 @@ async def test_a_session_that_its_owner_lets_go_of_midway_reaches_its_caller_who
         async for event in stream:
             events.append(event)
             if len(events) - 1 in after:
-                for driver in list(running.inference._live.values()):
+                for driver in running.inference.live.drivers():
                     driver.fail(NoWorker("this orchestrator stops", retry_after=0.05))
         stored = await running.inference.stored(_key("moved"))
     chunks = [event for event in events if isinstance(event, Chunk)]
@@ -38,7 +38,7 @@ async def test_a_session_that_somebody_else_took_over_is_not_taken_back():
             stream = running.client.generate(PROMPT, max_tokens=TOKENS, request_id="taken")
             async for event in stream:
                 if isinstance(event, Started):
-                    for driver in list(running.inference._live.values()):
+                    for driver in running.inference.live.drivers():
                         driver.fail(Fenced("another orchestrator owns the session"))
 
         with pytest.raises(Aborted):

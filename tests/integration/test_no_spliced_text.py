@@ -211,7 +211,7 @@ async def test_an_owner_that_has_not_heard_of_a_later_one_refuses_nobody_s_text(
         rest = await there.resume("s", len(reading.tokens), had=reading.tokens).end()
         text = reading.tokens + rest.tokens
         assert (rest.status, len(text)) == (OK, 100)
-        assert "default/s" in both.first.inference._live
+        assert both.first.inference.live.get("default/s") is not None
         back = await here.resume("s", 90, had=text[:90]).end()
         await reading.end()
     assert (back.status, back.tokens) == (OK, text[90:])

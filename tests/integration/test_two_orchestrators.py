@@ -127,7 +127,7 @@ async def left_alone(owner: Cluster, door: FrontDoor) -> Reading:
     """A session whose verifier is torn away, so that its owner waits for another."""
     reading = await door.under_way(LONG)
     await owner.verifiers[0].kill()
-    await until(lambda: owner.inference._live["default/s"].state.verifier is None)
+    await until(lambda: owner.inference.live.get("default/s").state.verifier is None)
     return reading
 
 
