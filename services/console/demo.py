@@ -24,7 +24,7 @@ from services.cluster.flags import complain
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
-from services.cluster.models import DEMO_MODEL
+from services.cluster.models import DEMO_HEAD, DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Target
 from services.console.demo_table import (
     LEGEND,
@@ -48,13 +48,20 @@ class DemoOptions:
     """The models."""
 
     target: Target = DEMO_MODEL
-    draft: str = option("Draft model; empty: n-grams of the text.", "", variable=True)
+    draft: str | None = option(
+        "Draft model or head; empty: n-grams alone; left out: a head where the demo model runs.",
+        None,
+        variable=True,
+    )
     dtype: Dtype = option("Number format of the models.", "bfloat16", variable=True)
 
     @property
     def cluster(self) -> ClusterOptions:
         """Drafter and verifier on cores of their own."""
-        return ClusterOptions(target=self.target, draft=self.draft or None, dtype=self.dtype)
+        draft = self.draft
+        if draft is None and self.target.lower() == DEMO_MODEL:
+            draft = DEMO_HEAD
+        return ClusterOptions(target=self.target, draft=draft or None, dtype=self.dtype)
 
     @property
     def alone(self) -> ClusterOptions:

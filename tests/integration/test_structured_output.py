@@ -199,7 +199,7 @@ DEAD_ENDS: dict[str, dict[str, Any]] = {
     "no token": {"regex": "x{8}", "min_tokens": 4},
     # Its states multiply with every token: the form cannot be followed to its end,
     # and by chance no text may end before.
-    "no fuel": {"regex": "(.*[a-z].{1,40}){1,20}", "min_tokens": 490},
+    "no fuel": {"regex": "(.*[a-z].{1,200}){1,40}", "min_tokens": 490},
 }
 
 
