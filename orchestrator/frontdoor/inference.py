@@ -15,9 +15,6 @@ from weakref import WeakValueDictionary
 
 from paceline.together import completion_id, together
 
-from orchestrator.core.events import (
-    WorkerLost,
-)
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
@@ -155,7 +152,7 @@ class Inference:
         if spec.n > 1:
             return await self._generate_together(request, spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
-        if (live := self.live.get(key)) is not None:
+        if (live := self.live.get(key.name)) is not None:
             _require_equal(live, spec)
             if await self._is_ours(key, live, Prefix(), call):
                 return self._read(live, Prefix())
@@ -186,13 +183,13 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """The same for several completions of one prompt, each a session of its own."""
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
-        alone = self.live.get(SessionKey(tenant.name, spec.session))
+        alone = self.live.get(SessionKey(tenant.name, spec.session).name)
         self._require_no_other([] if alone is None else [alone], spec)
         begun = await self._begin_together(request, spec, keys, tenant, parent, call)
         return together(
             [
                 self._read(live, Prefix())
-                if key in begun and (live := self.live.get(key)) is not None
+                if key in begun and (live := self.live.get(key.name)) is not None
                 else self._come_back_to(key, tenant, parent, call)
                 for key in keys
             ]
@@ -208,7 +205,7 @@ class Inference:
         call: Call | None,
     ) -> Collection[SessionKey]:
         """Begin those of these sessions that do not exist, all or none; which those are."""
-        absent = sum(self.live.get(key) is None for key in keys)
+        absent = sum(self.live.get(key.name) is None for key in keys)
         if absent:
             self._require_memory(spec)
         with ExitStack() as places:
@@ -230,7 +227,7 @@ class Inference:
         created: dict[SessionKey, _Created] = {}
 
         async def create(key: SessionKey, one: SessionSpec) -> None:
-            if (live := self.live.get(key)) is not None:
+            if (live := self.live.get(key.name)) is not None:
                 return _require_equal(live, one)
             record = self._record(request, one)
             found = await self._store.create(key, record, call)
@@ -250,7 +247,7 @@ class Inference:
 
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
-        live = self.live.get(key)
+        live = self.live.get(key.name)
         return live.spec.seed if live is not None else (await self._store.get(key)).seed
 
     async def _come_back_to(
@@ -293,7 +290,7 @@ class Inference:
 
     def _require_free(self, *keys: SessionKey) -> None:
         for key in keys:
-            if self.live.get(key) is not None or self.live.completions(key):
+            if self.live.get(key.name) is not None or self.live.completions(key):
                 raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
     def _enter(
@@ -385,7 +382,7 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
-            driver = self.live.get(key)
+            driver = self.live.get(key.name)
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
@@ -652,9 +649,7 @@ class Inference:
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
         self._scoring.on_lost(sessions, reason)
-        for name in sessions:
-            if driver := self.live.get(name):
-                driver.feed(WorkerLost(driver.now(), role, worker, reason))
+        self.live.lost(worker, role, sessions, reason)
 
     def on_standstill(self, seconds: float) -> None:
         """This process stalled: sessions do not count that time, and check their ownership."""

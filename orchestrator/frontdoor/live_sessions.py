@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
-from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick
+from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick, WorkerLost
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.options import Options
@@ -23,6 +23,7 @@ from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import Draining
+from services.contract.types import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class LiveSessions:
     def __len__(self) -> int:
         return len(self._drivers)
 
-    def get(self, key: SessionKey | str) -> SessionDriver | None:
-        """The driver of a session, by its key or that one's name."""
-        return self._drivers.get(key if isinstance(key, str) else key.name)
+    def get(self, name: str) -> SessionDriver | None:
+        """The driver of a session, by the name of its key."""
+        return self._drivers.get(name)
 
     def drivers(self) -> list[SessionDriver]:
         """All of them."""
@@ -124,7 +125,7 @@ class LiveSessions:
 
     def abort(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""
-        alone = self.get(key)
+        alone = self.get(key.name)
         drivers = [alone] if alone is not None else self.completions(key)
         for driver in drivers:
             driver.feed(AbortRequested(driver.now()))
@@ -134,6 +135,12 @@ class LiveSessions:
         """Release all of them, and those that begin from now on; each is done when stored."""
         self.draining = True
         return [driver.hand_over(leaving()) for driver in self.drivers()]
+
+    def lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+        """A worker is gone, and these of them with it."""
+        for name in sessions:
+            if driver := self.get(name):
+                driver.feed(WorkerLost(driver.now(), role, worker, reason))
 
     def stood_still(self, seconds: float) -> None:
         """This process stalled, which they do not count."""

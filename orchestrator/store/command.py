@@ -82,7 +82,7 @@ class Call:
 
 def pack(*parts: Arg) -> bytes:
     """One command in the Redis protocol."""
-    command: Any = parts
+    command: Any = parts  # hiredis' stub knows tuples of one part alone.
     packed: bytes = pack_command(command)
     return packed
 

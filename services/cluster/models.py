@@ -19,6 +19,13 @@ def ngrams_for(target: str, asked: str | None) -> str | None:
     return asked or (DEMO_NGRAMS if target.lower() == DEMO_MODEL else None)
 
 
+def drafter_for(target: str, asked: str | None) -> str | None:
+    """The draft model for a target: what was asked for, "" none; else the head that comes along."""
+    if asked is None and target.lower() == DEMO_MODEL:
+        return DEMO_HEAD
+    return asked or None
+
+
 def is_distilled(draft: str) -> bool:
     """Whether a draft model was distilled from a target, and so fits no other."""
     return draft == DEMO_DRAFT or (Path(draft).expanduser() / "draft.json").is_file()

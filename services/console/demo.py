@@ -24,7 +24,7 @@ from services.cluster.flags import complain
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
-from services.cluster.models import DEMO_HEAD, DEMO_MODEL
+from services.cluster.models import DEMO_MODEL, drafter_for
 from services.cluster.specs import ClusterOptions, Dtype, Target
 from services.console.demo_table import (
     LEGEND,
@@ -58,10 +58,8 @@ class DemoOptions:
     @property
     def cluster(self) -> ClusterOptions:
         """Drafter and verifier on cores of their own."""
-        draft = self.draft
-        if draft is None and self.target.lower() == DEMO_MODEL:
-            draft = DEMO_HEAD
-        return ClusterOptions(target=self.target, draft=draft or None, dtype=self.dtype)
+        draft = drafter_for(self.target, self.draft)
+        return ClusterOptions(target=self.target, draft=draft, dtype=self.dtype)
 
     @property
     def alone(self) -> ClusterOptions:

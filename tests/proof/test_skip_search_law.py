@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -42,15 +42,12 @@ class ManyLaws(SkippingTable):
 class Restless(SkipDrafter):
     """Takes another mask whenever no session owes a draft."""
 
+    changes = 0
     masks = cycle(MASKS)
-    taken: ClassVar[set[SkipMask]] = set()
-    """Those that it took while sessions were open."""
 
     def idle(self, asks: Any) -> bool:
-        mask = next(self.masks)
-        self._change(mask)
-        if any(True for _ in asks):
-            self.taken.add(mask)
+        Restless.changes += any(True for _ in asks)
+        self._change(next(self.masks))
         return False
 
 
@@ -61,6 +58,6 @@ def restless(engine: Any) -> SkipDrafter:
 @BOTH_PACES
 async def test_a_mask_that_changes_between_drafts_keeps_the_law(services: Services) -> None:
     cases = [case for case in CASES if services.blocks == 1 or not case.speculation]
-    Restless.taken.clear()
-    check(await sample(cases, TOKENS, LENGTH, services, method=restless))
-    assert Restless.taken == set(MASKS)
+    Restless.changes = 0
+    check(await sample(cases, 3 * TOKENS, LENGTH, services, method=restless))
+    assert Restless.changes > 20
