@@ -23,7 +23,7 @@ WEIGHTS = (1.0, 0.8, 0.6)
 """Of the draft steps."""
 _WARMUP = 100
 _LARGEST_GRADIENT = 1.0
-_LOOK_S = 30.0
+_LOOK_S = 60.0
 _LOOK_STEPS = 50
 _JUDGED_TEXTS = 32
 

@@ -107,7 +107,7 @@ class DrafterSettings(WorkerSettings):
         "draft small trees together, of a quarter as many sessions",
     )
     head_steps: int = Field(
-        1,
+        2,
         ge=0,
         le=16,
         description="steps of a head that a tree of `ngram,eagle` waits for, the first of them at "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import pytest
+from paceline.client import Client
 
 from orchestrator.core.state import Limits
 from services.contract import types as t
@@ -37,6 +38,11 @@ async def texts(running, **options):
             *(running.client.generate(tokens=prompt, **options) for prompt in PROMPTS)
         )
     return [tuple(generation.token_ids) for generation in done]
+
+
+def _hurried(address):
+    """A client that asks again for seconds, not for a minute."""
+    return Client(address, patience=5.0)
 
 
 @asynccontextmanager
@@ -181,7 +187,7 @@ async def test_logprobs_that_cannot_be_are_not_emitted(row):
 
 async def test_a_verifier_that_never_tells_the_truth_ends_its_sessions_and_nothing_else():
     false = await lying_verifier("liar", verdicts(token_ids=(2**32 - 1,), accepted=0))
-    async with cluster([false], [], patience=PATIENT) as running:
+    async with cluster([false], [], patience=PATIENT, make_client=_hurried) as running:
         with pytest.raises(Exception, match="does not fit"):
             await running.client.generate(tokens=[1, 2], temperature=0.0, max_tokens=4)
         assert running.inference.active_sessions == 0
