@@ -137,8 +137,9 @@ def next_wake(state: State, now: float) -> float | None:
         wake = min(wake, state.wait_until)
     if (due := _verdict_due(state)) is not None:
         wake = min(wake, due)
-    openings = [one.due for one in (state.verifier, state.drafter) if one and not one.opened]
-    wake = min((wake, *openings))
+    for attached in (state.verifier, state.drafter):
+        if attached is not None and not attached.opened:
+            wake = min(wake, attached.due)
     if state.lacks_worker:
         wake = min(wake, now + LOOK_AGAIN)
     return wake

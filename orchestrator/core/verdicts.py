@@ -84,7 +84,7 @@ def _begun(turn: Turn, block: Block, verdict: Verdict) -> Block:
 
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
     if verdict.discarded:
-        turn.do(Discarded(_record(turn, block, verdict, 0, len(block.piece.tree))))
+        turn.do(Discarded(_record(turn, block, verdict, 0, discarded_tokens=len(block.piece.tree))))
         old = block.behind and not block.takes
         turn.set(refuses_behind=turn.state.refuses_behind or old)
         return block.doomed or block.behind
@@ -215,7 +215,11 @@ def _commit(
     last = Origin.BONUS if verdict.all_accepted else Origin.RECOVERED
     accepted = min(verdict.accepted, len(tokens))
     origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(tokens) - accepted)
-    record = _record(turn, block, verdict, len(tokens), 0)._replace(
+    record = _record(
+        turn,
+        block,
+        verdict,
+        len(tokens),
         rejected=_rejected(block.piece.tree, verdict),
         unjudged=turn.state.speculated if ending or _voids(turn, verdict) else (),
         sources=_by_source(block.piece, verdict),
@@ -250,7 +254,15 @@ def _voids(turn: Turn, verdict: Verdict) -> bool:
 
 
 def _record(
-    turn: Turn, block: Block, verdict: Verdict, emitted: int, discarded: int
+    turn: Turn,
+    block: Block,
+    verdict: Verdict,
+    emitted: int,
+    *,
+    discarded_tokens: int = 0,
+    rejected: tuple[int, ...] = (),
+    unjudged: tuple[int, ...] = (),
+    sources: tuple[SourceCount, ...] = (),
 ) -> RoundRecord:
     verifier = turn.state.verifier
     return RoundRecord(
@@ -270,9 +282,12 @@ def _record(
         mode=verdict.mode,
         started_at=block.sent_at,
         ended_at=turn.now,
-        discarded_tokens=discarded,
+        discarded_tokens=discarded_tokens,
         bad_q_rows=verdict.bad_q_rows,
         near_ties=verdict.near_ties,
+        rejected=rejected,
+        unjudged=unjudged,
+        sources=sources,
     )
 
 

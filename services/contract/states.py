@@ -108,9 +108,12 @@ def gives(verifier: WorkerDescription, shape: StateShape) -> bool:
     )
 
 
+_CARRIERS = (Verdict, CommitDraft, States, DraftStates)
+
+
 def states_of(message: object) -> bytes:
     """The states that a command or an event carries."""
-    if isinstance(message, Verdict | CommitDraft | States | DraftStates):
+    if isinstance(message, _CARRIERS):
         return message.states
     return b""
 
