@@ -218,6 +218,8 @@ class Block(NamedTuple):
 
 def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:
     """The fields of a state that follow from its blocks in flight."""
+    if not in_flight:
+        return {"live": (), "flying": ()}
     live = tuple([block for block in in_flight if not block.doomed])
     return {"live": live, "flying": chain_tokens(tuple([block.piece for block in live]))}
 

@@ -97,8 +97,9 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
     if block.doomed or not _consistent(turn, block, verdict):
         return False
     tokens, ending = _cut(turn, verdict.token_ids)
-    commit = _commit(turn, block, verdict, tokens, ending)
-    _learn(turn, block, verdict, len(tokens))
+    guessed = _guessed(turn, verdict)
+    commit = _commit(turn, block, verdict, tokens, ending, guessed)
+    _learn(turn, block, verdict, len(tokens), guessed)
     _extend_text(turn, commit)
     if ending is not None:
         turn.set(phase=Phase.FINISHING)
@@ -210,8 +211,15 @@ def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ending |
 
 
 def _commit(
-    turn: Turn, block: Block, verdict: Verdict, tokens: tuple[int, ...], ending: Ending | None
+    turn: Turn,
+    block: Block,
+    verdict: Verdict,
+    tokens: tuple[int, ...],
+    ending: Ending | None,
+    guessed: bool | None,
 ) -> Commit:
+    # A rejection voids the drafts beyond the block, and so does a token that was not guessed.
+    void = ending is not None or not verdict.all_accepted or guessed is False
     last = Origin.BONUS if verdict.all_accepted else Origin.RECOVERED
     accepted = min(verdict.accepted, len(tokens))
     origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(tokens) - accepted)
@@ -221,7 +229,7 @@ def _commit(
         verdict,
         len(tokens),
         rejected=_rejected(block.piece.tree, verdict),
-        unjudged=turn.state.speculated if ending or _voids(turn, verdict) else (),
+        unjudged=turn.state.speculated if void else (),
         sources=_by_source(block.piece, verdict),
     )
     logprobs = verdict.logprobs[: len(tokens)]
@@ -246,11 +254,6 @@ def _by_source(piece: Piece, verdict: Verdict) -> tuple[SourceCount, ...]:
     return tuple(
         [SourceCount(one, sources.count(one), taken.count(one)) for one in sorted(set(sources))]
     )
-
-
-def _voids(turn: Turn, verdict: Verdict) -> bool:
-    """Whether the drafts beyond the block are void."""
-    return not verdict.all_accepted or _guessed(turn, verdict) is False
 
 
 def _record(
@@ -291,8 +294,9 @@ def _record(
     )
 
 
-def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
-    turn.set(verifier_failures=0)
+def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int, guessed: bool | None) -> None:
+    if turn.state.verifier_failures:
+        turn.set(verifier_failures=0)
     if block.opening:
         return
     tree = block.piece.tree
@@ -305,7 +309,7 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
         waited_ms=block.waited_ms,
         levels=None if tree.is_chain else depth(tree),
         whole=verdict.all_accepted,
-        guessed=_guessed(turn, verdict),
+        guessed=guessed,
         elapsed_ms=1e3 * (turn.now - turn.state.idle_since),
         verify_ms=verdict.verify_ms,
         queue_ms=verdict.queue_ms,
