@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 
 import pytest
@@ -38,11 +39,6 @@ async def texts(running, **options):
             *(running.client.generate(tokens=prompt, **options) for prompt in PROMPTS)
         )
     return [tuple(generation.token_ids) for generation in done]
-
-
-def _hurried(address):
-    """A client that asks again for seconds, not for a minute."""
-    return Client(address, patience=5.0)
 
 
 @asynccontextmanager
@@ -187,7 +183,9 @@ async def test_logprobs_that_cannot_be_are_not_emitted(row):
 
 async def test_a_verifier_that_never_tells_the_truth_ends_its_sessions_and_nothing_else():
     false = await lying_verifier("liar", verdicts(token_ids=(2**32 - 1,), accepted=0))
-    async with cluster([false], [], patience=PATIENT, make_client=_hurried) as running:
+    # It asks again for seconds, not for a minute.
+    hurried = partial(Client, patience=5.0)
+    async with cluster([false], [], patience=PATIENT, make_client=hurried) as running:
         with pytest.raises(Exception, match="does not fit"):
             await running.client.generate(tokens=[1, 2], temperature=0.0, max_tokens=4)
         assert running.inference.active_sessions == 0
