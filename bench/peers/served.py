@@ -185,6 +185,7 @@ def _transformers(
     settings = {
         **common,
         "model": options.target,
+        "device": next(iter(options.verifier_device), "cpu"),
         "draft": options.draft if drafts else None,
         "draft_dtype": _float_of(options.draft_dtype) or common["dtype"],
     }

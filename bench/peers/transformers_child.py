@@ -48,9 +48,9 @@ class WholeHead(nn.Module):
         return row
 
 
-def assistant(name: str, base: str, dtype: str) -> Any:
+def assistant(name: str, base: str, dtype: str, device: str) -> Any:
     """The draft model `name` as transformers' assistant for the target `base`."""
-    spec = ModelSpec(name, dtype, base=base if is_distilled(name) else None)
+    spec = ModelSpec(name, dtype, device, base=base if is_distilled(name) else None)
     loaded = load_model(spec)
     model = loaded.model.eval()
     if loaded.head_ids is not None:
@@ -108,7 +108,7 @@ class Generator:
             lambda tokens, drafted: self._lines.tokens(request, tokens, drafted),
             len(request.token_ids),
         )
-        ids = torch.tensor([request.token_ids])
+        ids = torch.tensor([request.token_ids], device=self._model.device)
         torch.manual_seed(request.seed)
         with _counting(self._model, watch):
             self._model.generate(
@@ -153,20 +153,20 @@ def main() -> int:
     def load(settings: dict[str, Any]) -> tuple[str, Callable[[Request], None]]:
         die_with(settings["tether"])
         pin(settings["threads"], settings["cpus"])
-        target, dtype = settings["model"], settings["dtype"]
-        model = load_model(ModelSpec(target, dtype)).model.eval()
+        target, device = settings["model"], settings["device"]
+        model = load_model(ModelSpec(target, settings["dtype"], device)).model.eval()
         model.set_attn_implementation("sdpa")
         name = settings["draft"]
-        draft = None if name is None else assistant(name, target, settings["draft_dtype"])
-        return _about(), Generator(lines, model, draft).answer
+        draft = None if name is None else assistant(name, target, settings["draft_dtype"], device)
+        return _about(device), Generator(lines, model, draft).answer
 
     return serve_in_turn(lines, load)
 
 
-def _about() -> str:
+def _about(device: str) -> str:
     import transformers
 
-    return f"transformers {transformers.__version__}, torch {torch.__version__}"
+    return f"transformers {transformers.__version__}, torch {torch.__version__}, on {device}"
 
 
 if __name__ == "__main__":

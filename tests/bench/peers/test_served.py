@@ -45,6 +45,14 @@ def test_the_ways_of_transformers_share_a_process_and_its_cores():
     assert (own.spec.name, every.spec.name) == ("transformers", "transformers, all cores")
 
 
+def test_transformers_runs_on_the_device_of_the_verifiers():
+    peers = PeerOptions(("transformers",))
+    devices = {(): "cpu", ("cuda:1", "cuda:2"): "cuda:1"}
+    for asked, device in devices.items():
+        [only] = children(peers=peers, verifier_device=asked)
+        assert only.spec.settings["device"] == device
+
+
 def test_a_draft_is_loaded_only_to_assist():
     [only] = children(peers=PeerOptions(("lookup",)))
     assert only.spec.settings["draft"] is None

@@ -54,7 +54,13 @@ def plain(ids: tuple[int, ...], tokens: int = TOKENS) -> tuple[int, ...]:
 
 
 def settings(folder: Path) -> dict[str, object]:
-    common = {"threads": 1, "cpus": None, "dtype": "float32", "draft_dtype": "float32"}
+    common = {
+        "threads": 1,
+        "cpus": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "draft_dtype": "float32",
+    }
     return {**common, "model": str(folder / "llama-0"), "draft": str(folder / "draft")}
 
 
@@ -125,7 +131,7 @@ def test_sampling_draws_by_its_seed():
 
 
 def test_a_distilled_drafter_assists_with_its_own_layers_and_head(folder):
-    made = assistant(str(folder / "draft"), str(folder / "llama-0"), "float32")
+    made = assistant(str(folder / "draft"), str(folder / "llama-0"), "float32", "cpu")
     assert len(made.model.layers) == 1
     logits = made(torch.tensor([prompt(0).token_ids])).logits
     assert logits.shape[-1] == 320
@@ -138,7 +144,7 @@ def test_an_assistant_has_the_law_of_our_own_drafter(folder):
     engine = NativeEngine.load(ModelSpec(draft, base=base))
     ids = prompt(0).token_ids
     [ours] = engine.forward([Segment(engine.new_cache(len(ids)), ids)])
-    theirs = assistant(draft, base, "float32")(torch.tensor([ids])).logits[0, :, engine.head_ids]
+    theirs = assistant(draft, base, "float32", "cpu")(torch.tensor([ids])).logits[0, :, engine.head_ids]
     assert torch.allclose(theirs, ours, atol=1e-4)
 
 
