@@ -17,7 +17,14 @@ from orchestrator.core.pacing import (
     View,
     Wait,
 )
-from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, PLAN_EVERY, TRIAL
+from orchestrator.core.pacing.marginal import (
+    CROWDED_REST,
+    FIRST_PROBE,
+    FIRST_REST,
+    LONGEST_PROBE,
+    PLAN_EVERY,
+    TRIAL,
+)
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 from services.contract.tree_handover import believed, worth_most
 
@@ -232,6 +239,59 @@ def test_one_stall_is_no_stair():
     for _ in range(10):
         known = known.add(2, 40.0)
     assert known.add(2, 4000.0).curve()[1] < 60.0
+
+
+def slow_at_first(policy: Marginal, seen: set[int], rounds: int = 400) -> tuple[Marginal, int]:
+    """A verifier that loads code for each width: its first step takes 600 ms, others 30.
+
+    The policy after so many rounds, and how many of the last hundred had a draft.
+    """
+    source, drafted = random.Random(1), []
+    for _ in range(rounds):
+        nodes = 0
+        if policy.window:
+            decision = policy.decide(view((0.6, 0.4, 0.25, 0.1)))
+            assert isinstance(decision, Send)
+            nodes = decision.count
+        rows = 1 + nodes
+        ms = 30.0 if rows in seen else 600.0
+        seen.add(rows)
+        reach = (0.6, 0.4, 0.25, 0.1)[:nodes]
+        taken = tuple(node for node in range(nodes) if source.random() < reach[node])[:nodes]
+        given = {"verify_ms": ms, "batch_rows": rows, "chained": True}
+        policy = policy.observe(outcome(reach, taken, **given))
+        drafted.append(nodes > 0)
+    return policy, sum(drafted[-100:])
+
+
+def test_a_verifier_whose_first_steps_are_slow_is_drafted_for_afterwards():
+    warm = Marginal(12, 8)
+    for _ in range(8):
+        warm = warm.observe(outcome(verify_ms=30.0, batch_rows=1))
+    for begun in (Marginal(12, 8), warm):
+        after, drafted = slow_at_first(begun, {1} if begun.rounds else set())
+        assert drafted > 90
+        fresh = Experience().joined(after).seeded(Marginal(12, 8))
+        assert isinstance(fresh, Marginal)
+        assert count(fresh, 0.6, 0.4, 0.25) == 3
+
+
+def test_where_no_node_pays_for_long_one_is_sent_as_a_probe_and_seldom_if_it_does_not_pay():
+    policy, probes = Marginal(12, 8), []
+    for number in range(1200):
+        nodes = count(policy, 0.6, 0.5) if policy.window else 0
+        given = policy.allowance(8)
+        if given is not None:
+            assert worth_most(believed((0.6, 0.5), given.factors), given.prices) == nodes
+        probes += [number] if nodes else []
+        # A row takes as long as three plain steps.
+        ms = {"verify_ms": 30.0 + 90.0 * nodes, "batch_rows": 1 + nodes, "chained": True}
+        policy = policy.observe(outcome((0.6, 0.5)[:nodes], **ms))
+    first = [number for number in probes if number < FIRST_PROBE]
+    gaps = [later - earlier for earlier, later in pairwise(probes[len(first) - 1 :])]
+    assert gaps[0] == FIRST_PROBE + 1
+    assert all(b >= 1.5 * a or a > LONGEST_PROBE for a, b in pairwise(gaps))
+    assert max(gaps) <= LONGEST_PROBE + PLAN_EVERY
 
 
 def test_a_round_that_was_ahead_pays_for_its_rows_and_for_what_it_waited_at_the_verifier():

@@ -24,6 +24,8 @@ PATIENCE = 2.0
 PATIENCE_MS = 2.0
 FIRST_REST = 16
 LONGEST_REST = 256
+FIRST_PROBE = 16
+LONGEST_PROBE = 256
 LATELY = 0.2
 """Weight of the newest round in the mean delay of late blocks."""
 HOPED = 0.5
@@ -228,6 +230,9 @@ class Marginal:
     included. Each rest ends in a trial; if that fails, the next rest is twice as long. A session
     begins with a rest among sessions that are late by more than a tree may bring, and in a step
     so full that a good tree would not pay for its rows; that rest ends as soon as it would.
+
+    Where no node has paid for long, one is sent as a probe: only steps with more rows teach what
+    a row takes, and those that did may have been slow for another reason.
     """
 
     most: int
@@ -243,6 +248,9 @@ class Marginal:
     crowded: bool = False
     # Rounds with the drafter at work until the next judgement.
     trial: int = TRIAL
+    # Rounds in a row without a node, rests included; and how many come before a probe.
+    bare: int = 0
+    probe: int = FIRST_PROBE
     # All of the session's own rounds, rests included.
     tokens: int = 0
     ms: float = 0.0
@@ -282,10 +290,17 @@ class Marginal:
 
     @property
     def _prices(self) -> tuple[float, ...]:
-        """The total cost of 1, 2, ... nodes, in tokens."""
+        """The total cost of 1, 2, ... nodes, in tokens; of a probe the first one costs nothing."""
         plain = self.times[0]
         pace = self.learned.dearness * self.gain.pace / self._plain_ms
-        return tuple([pace * (ms - plain) for ms in self.times[1:]])
+        prices = [pace * (ms - plain) for ms in self.times[1:]]
+        if self._probes:
+            prices[:1] = [0.0]
+        return tuple(prices)
+
+    @property
+    def _probes(self) -> bool:
+        return self.bare >= self.probe
 
     def allowance(self, most: int) -> Allowance | None:
         """How much the verifier may take of a tree of `most` nodes by itself; None = it may not."""
@@ -300,11 +315,14 @@ class Marginal:
             learned = learned.among(outcome.batch_size)
         due = not rounds % PLAN_EVERY or rounds in FIRST_PLANS
         times = learned.rounds_ms(self.most) if due else self.times
+        bare, probe = self._probed(outcome)
         after = replace(
             self,
             learned=learned,
             rounds=rounds,
             times=times,
+            bare=bare,
+            probe=probe,
             tokens=self.tokens + outcome.emitted_tokens,
             ms=self.ms + outcome.spent_ms,
         )
@@ -317,6 +335,12 @@ class Marginal:
         if due and self.trial and self.rests and not after._may_pay(outcome):
             return replace(after, resting=CROWDED_REST, crowded=True, trial=TRIAL)
         return after._counted(outcome)._judged()
+
+    def _probed(self, outcome: FinishedRound) -> tuple[int, int]:
+        """Rounds without a node after this one, and how many come before a probe."""
+        if not outcome.draft_tokens:
+            return self.bare + 1, self.probe
+        return 0, min(2 * self.probe, LONGEST_PROBE) if self._probes else FIRST_PROBE
 
     def _may_pay(self, outcome: FinishedRound) -> bool:
         """Whether a good tree of some size is worth its rows; if unknown, small steps try first.

@@ -45,8 +45,10 @@ class Steps(NamedTuple):
         if not 1 <= rows <= MOST_ROWS:
             return Steps(line, self.seen)
         before = self.seen[rows - 1]
-        if before.weight:
-            ms = min(ms, OUTLIER * before.ms)
+        # Nor does the first of its width: a device may have loaded what it computes with.
+        usual = before.ms if before.weight else self.line.at(rows)
+        if usual:
+            ms = min(ms, OUTLIER * usual)
         weight = KEEP * before.weight + 1.0
         now = Seen(weight, before.ms + (ms - before.ms) / weight)
         return Steps(line, (*self.seen[: rows - 1], now, *self.seen[rows:]))
