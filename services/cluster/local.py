@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import Client, PacelineError
+
 from orchestrator.store.embedded import EmbeddedRedis
 from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
-from services.cluster.supervisor import ProcessSpec, Supervisor
+from services.cluster.supervisor import ProcessSpec, Supervisor, last_line
 from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.runtime.tasks import end
@@ -20,6 +22,8 @@ from services.runtime.tasks import end
 Report = Callable[[str], None]
 
 _STORE_CHECK_S = 0.5
+_TAKEN_S = 15.0
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,10 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         workers = worker_specs(options, site)
         served = zip(workers, await _start(supervisor, options, workers), strict=True)
         drafters = tuple(address for worker, address in served if drafts(options, worker))
-        addresses = await supervisor.start(orchestrator_specs(options, site))
+        orchestrators = orchestrator_specs(options, site)
+        addresses = await supervisor.start(orchestrators)
+        for spec, address in zip(orchestrators, addresses, strict=True):
+            await _require_drafters(spec, address, set(drafters))
         yield Cluster(tuple(addresses), folder, supervisor, drafters)
 
 
@@ -76,6 +83,30 @@ async def _start(
     if not options.share_a_device:
         return await supervisor.start(workers)
     return [address for one in workers for address in await supervisor.start([one])]
+
+
+async def _require_drafters(spec: ProcessSpec, address: str, drafters: set[str]) -> None:
+    """Wait until an orchestrator has taken in the drafters; StartError with what it says else.
+
+    It would serve without them, and every answer would be plain decoding's. One that tells
+    nothing without a token is believed.
+    """
+    missing: set[str] = set()
+    async with Client(address) as client:
+        with contextlib.suppress(TimeoutError, PacelineError):
+            async with asyncio.timeout(_TAKEN_S):
+                while missing := drafters - await _taken_in(client):
+                    await asyncio.sleep(_LOOK_S)
+    if missing:
+        named = ", ".join(sorted(missing))
+        said = last_line(spec.log_file, " WARNING ")
+        raise StartError(f"{spec.name} has not taken in the drafter on {named}: {said}")
+
+
+async def _taken_in(client: Client) -> set[str]:
+    """Addresses of the drafters that an orchestrator is connected to."""
+    workers = (await client.server_info()).workers
+    return {one.address for one in workers if one.role == "drafter" and one.connected}
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

@@ -206,10 +206,10 @@ def _read_line(path: Path) -> str:
         return ""
 
 
-def last_line(path: Path) -> str:
-    """The last line of a log that says something."""
+def last_line(path: Path, mark: str = "") -> str:
+    """The last line of a log that says something, and has `mark` in it."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip() and mark in line), "")
