@@ -142,7 +142,8 @@ class SessionDriver:
         self._draining, self._sent = True, False
         try:
             while self._inbox:
-                self._settle()
+                if self._unsettled:
+                    self._settle()
                 self._turn(self._inbox.popleft())
         finally:
             self._draining = False

@@ -76,21 +76,22 @@ class InitialStates:
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""
-        estimated, limits = self._estimated(spec), self._options.limits
-        return largest_block(self._window(spec), spec.num_candidates, limits, estimated=estimated)
+        estimated, limits = self._estimated(spec, self._method(spec)), self._options.limits
+        window = self._window(spec, estimated)
+        return largest_block(window, spec.num_candidates, limits, estimated=estimated)
 
-    def _estimated(self, spec: SessionSpec) -> bool:
+    def _estimated(self, spec: SessionSpec, method: str) -> bool:
         """Whether its drafts are small trees whose nodes carry chances.
 
         They are the default where one method drafts them and drafts are matched exactly:
         their cost is known, so pacing can cut them where they stop paying.
         """
         default = self._options.pacing == DEFAULT_POLICY and not spec.chains
-        return default and spec.mode.exact_match and self._offer.estimates(self._method(spec))
+        return default and spec.mode.exact_match and self._offer.estimates(method)
 
-    def _window(self, spec: SessionSpec) -> int:
+    def _window(self, spec: SessionSpec, estimated: bool) -> int:
         depth = self._options.num_speculative_tokens
-        if self._estimated(spec):
+        if estimated:
             depth = min(depth, SMALL_TREE_DEPTH)
         elif spec.num_candidates > 1:
             depth = min(depth, DEFAULT_TREE_DEPTH)
@@ -99,7 +100,8 @@ class InitialStates:
     def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
         options = self._options
         phrases, prefixes = self._scopes(key.tenant, spec)
-        estimated, width = self._estimated(spec), spec.num_candidates
+        method, width = self._method(spec), spec.num_candidates
+        estimated = self._estimated(spec, method)
         synchronous = options.pacing == "fixed"
         return SessionConfig(
             session=key.name,
@@ -108,8 +110,8 @@ class InitialStates:
             sampling=spec.sampling,
             seed=spec.seed,
             term=term,
-            method=self._method(spec),
-            window=self._window(spec),
+            method=method,
+            window=self._window(spec, estimated),
             num_candidates=SMALL_TREE_WIDTH if estimated and width == 1 else width,
             estimated=estimated,
             vocab_size=self._offer.target.worker.vocab_size,

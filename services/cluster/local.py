@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,16 +92,15 @@ async def _require_drafters(spec: ProcessSpec, address: str, drafters: set[str])
     It would serve without them, and every answer would be plain decoding's. One that tells
     nothing without a token is believed.
     """
-    missing: set[str] = set()
+    until = time.monotonic() + _TAKEN_S
     async with Client(address) as client:
-        with contextlib.suppress(TimeoutError, PacelineError):
-            async with asyncio.timeout(_TAKEN_S):
-                while missing := drafters - await _taken_in(client):
-                    await asyncio.sleep(_LOOK_S)
-    if missing:
-        named = ", ".join(sorted(missing))
-        said = last_line(spec.log_file, " WARNING ")
-        raise StartError(f"{spec.name} has not taken in the drafter on {named}: {said}")
+        with contextlib.suppress(PacelineError):
+            while missing := drafters - await _taken_in(client):
+                if time.monotonic() > until:
+                    named = ", ".join(sorted(missing))
+                    said = last_line(spec.log_file, " WARNING ")
+                    raise StartError(f"{spec.name} does not take the drafter on {named}: {said}")
+                await asyncio.sleep(_LOOK_S)
 
 
 async def _taken_in(client: Client) -> set[str]:

@@ -8,6 +8,9 @@ from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits, WorkerLink
+from services.cluster import local
+from services.cluster.supervisor import ProcessSpec
+from services.contract.errors import StartError
 from services.contract.types import OpenVerify, Role
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
@@ -213,11 +216,16 @@ async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(c
     assert "drafter at 127.0.0.1:1" in caplog.text
 
 
-async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
+def of_another_tokenizer() -> NativeEngine:
+    """The target's weights, with a vocabulary of one token more."""
     tokenizer = type(tiny_tokenizer())(tokenizer_object=tiny_tokenizer().backend_tokenizer)
     tokenizer.add_tokens(["<strange>"])
     tokenizer.eos_token = "<|im_end|>"
-    stranger = NativeEngine.from_model(target(), tokenizer, ModelSpec("stranger"))
+    return NativeEngine.from_model(target(), tokenizer, ModelSpec("stranger"))
+
+
+async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
+    stranger = of_another_tokenizer()
     drafter = await start_core(DrafterCore, {"model": ModelDrafter(stranger)}, "odd")
     verifier = await start_verifier()
     async with cluster([verifier], [drafter]) as running:
@@ -225,6 +233,23 @@ async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprint
     assert run.speculation.num_draft_tokens == 0
     assert stranger.bundle.fingerprint in caplog.text
     assert verifier.host.describe().tokenizer_fingerprint in caplog.text
+
+
+async def test_a_local_cluster_does_not_start_without_the_drafters_that_it_was_asked_for(
+    tmp_path, monkeypatch
+):
+    """It would answer as plain decoding does, and nobody would know why it is no faster."""
+    monkeypatch.setattr(local, "_TAKEN_S", 0.5)
+    log = tmp_path / "log"
+    log.write_text("10:00 WARNING of another tokenizer\n10:01 INFO all is well\n")
+    spec = ProcessSpec("orchestrator", (), tmp_path / "ready", log)
+    odd = await start_core(DrafterCore, {"model": ModelDrafter(of_another_tokenizer())}, "odd")
+    drafter = await start_drafter()
+    async with cluster([await start_verifier()], [drafter, odd]) as running:
+        await local._require_drafters(spec, running.address, {drafter.address})
+        said = f"orchestrator does not take the drafter on {odd.address}: 10:00 WARNING of another"
+        with pytest.raises(StartError, match=said):
+            await local._require_drafters(spec, running.address, {drafter.address, odd.address})
 
 
 async def test_workers_are_counted_and_their_memory_is_heard_of_until_they_are_gone():
