@@ -82,7 +82,7 @@ TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
 IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
 TOKENS = 200_000
 EACH = TOKENS // len(PLAIN + TREES + CHAINED)
-LENGTH = 1000
+LENGTH = 250
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -147,14 +147,14 @@ async def test_token_limits_keep_the_law_with_chained_blocks_under_way():
 async def test_drafts_whose_tokens_do_not_see_each_other_keep_the_law():
     """Look-ahead rows of the target itself: wrong rows ahead, penalties and min_tokens apart."""
     pace = replace(TOGETHER, burst=1, draft_table=False, angle=0.0)
-    done = await sample(AHEAD, EACH // 4, LENGTH // 4, pace, method=looking_ahead)
+    done = await sample(AHEAD, EACH // 4, LENGTH, pace, method=looking_ahead)
     check(done)
     assert all(sum(one.accepted) < sum(one.drafted) for one in done)
 
 
 async def test_copies_and_draws_in_one_chain_keep_the_law():
     """What stood before in the text, else a draw of the draft model; both in one block."""
-    done = await sample(MIXED, EACH // 2, LENGTH // 2, TOGETHER, method=copying_first)
+    done = await sample(MIXED, EACH // 2, LENGTH, TOGETHER, method=copying_first)
     check(done)
     assert all(sum(one.accepted) < sum(one.drafted) for one in done)
 
