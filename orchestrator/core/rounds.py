@@ -98,8 +98,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
         case StatesArrived():
             on_states(turn, event)
         case Persisted():
-            if not _on_persisted(turn, event):
-                return turn.state, tuple(turn.actions)
+            _on_persisted(turn, event)
         case Tick():
             _on_tick(turn)
         case StoodStill():
@@ -169,13 +168,9 @@ def _on_capped(turn: Turn, event: Capped) -> None:
         turn.set(cap=event.window)
 
 
-def _on_persisted(turn: Turn, event: Persisted) -> bool:
-    """Emit what the store has acknowledged, in order; whether anything may have waited for that.
-
-    Most often nothing has: blocks leave before what came before them is stored.
-    """
+def _on_persisted(turn: Turn, event: Persisted) -> None:
+    """Emit what the store has acknowledged, in order."""
     waiting = turn.state.unpersisted
-    held = len(waiting) + 1 >= turn.state.config.limits.max_unpersisted
     while waiting and waiting[0].record.round <= event.round:
         commit, waiting = waiting[0], waiting[1:]
         turn.set(unpersisted=waiting)
@@ -183,7 +178,6 @@ def _on_persisted(turn: Turn, event: Persisted) -> bool:
         if commit.ending is not None:
             turn.set(phase=Phase.DONE)
             turn.do(Finish(commit.ending))
-    return held
 
 
 def _on_tick(turn: Turn) -> None:
