@@ -19,6 +19,7 @@ from services.runtime.worker_main import installed_version, run_worker, tracing
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.settings import VerifierSettings
+from services.verifier.warming import warm_up
 
 if TYPE_CHECKING:
     from services.engine.start import Ranks
@@ -48,8 +49,11 @@ def run(settings: VerifierSettings) -> int:
 
 
 def load_engine(settings: VerifierSettings, others: Ranks | None = None) -> Engine:
-    """The target's engine, with the settings' threads. Raises `StartError`."""
-    return start.load(_model_spec(settings), others)
+    """The target's engine, with the settings' threads; warm on a device. Raises `StartError`."""
+    engine = start.load(_model_spec(settings), others)
+    if settings.device != "cpu":
+        warm_up(engine)
+    return engine
 
 
 def make_host(

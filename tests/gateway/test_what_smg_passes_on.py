@@ -128,8 +128,11 @@ async def tools(front: Front) -> None:
 
 
 async def _called(front: Front, choice: Any) -> Any:
-    """What a random model asks to call: it wanders, and not every one of its texts ends."""
-    for seed in range(20):
+    """What a random model asks to call: it wanders, and not every one of its texts ends.
+
+    Those of the first two seeds did where they were tried.
+    """
+    for seed in (3, 7, *range(20)):
         done = await front.chat(tools=TOOLS, tool_choice=choice, seed=seed, max_tokens=300)
         assert front.asked.WhichOneof("constraint") == "json_schema"
         if done.choices[0].finish_reason == "tool_calls":
