@@ -2,7 +2,7 @@
 
 The libraries of a GPU load a kernel when it is first run: on an H200 the first step of the first
 session took 0.9 s, later ones 0.03 s. So made-up sessions decode some blocks first, in every mode,
-without a draft and with drafts of several sizes.
+without a draft and with drafts of several sizes, side by side and each alone.
 """
 
 from __future__ import annotations

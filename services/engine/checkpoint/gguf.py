@@ -20,7 +20,8 @@ from services.contract.errors import StartError
 
 GGUF_SOURCE = "gguf-dequantized"
 _MARK = "paceline.json"
-_VERSION = 1
+_VERSION = 2
+"""Of what a conversion writes; transformers 5.17 read some tokenizers in another way."""
 
 
 def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
