@@ -25,6 +25,7 @@ Report = Callable[[str], None]
 _STORE_CHECK_S = 0.5
 _TAKEN_S = 15.0
 _LOOK_S = 0.05
+_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ async def _require_drafters(spec: ProcessSpec, address: str, drafters: set[str])
     """Wait until an orchestrator has taken in the drafters; StartError with what it says else.
 
     It would serve without them, and every answer would be plain decoding's. One that tells
-    nothing without a token is believed.
+    nothing without a token or a certificate is believed.
     """
     until = time.monotonic() + _TAKEN_S
     async with Client(address) as client:
@@ -105,7 +106,7 @@ async def _require_drafters(spec: ProcessSpec, address: str, drafters: set[str])
 
 async def _taken_in(client: Client) -> set[str]:
     """Addresses of the drafters that an orchestrator is connected to."""
-    workers = (await client.server_info()).workers
+    workers = (await client.server_info(timeout=_ANSWER_S)).workers
     return {one.address for one in workers if one.role == "drafter" and one.connected}
 
 
