@@ -77,6 +77,20 @@ def tokens(events: list[dict[str, Any]]) -> list[int]:
     return [t for event in events if event["event"] == "chunk" for t in event["token_ids"]]
 
 
+_STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_outlives_its_module() -> Iterator[None]:
+    """A cluster whose test failed before it ended it takes no core from the tests behind it."""
+    yield
+    while _STARTED:
+        process = _STARTED.pop()
+        if process.poll() is None:
+            process.terminate()
+            process.wait(timeout=60)
+
+
 def start_up(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> Up:
     """Start `paceline up` and wait until it serves.
 
@@ -90,6 +104,7 @@ def start_up(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> U
         text=True,
         env={**os.environ, "PACELINE_PACING": "eager", "PACELINE_FALLBACK": "false"},
     )
+    _STARTED.append(process)
     deadline = time.monotonic() + seconds
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
