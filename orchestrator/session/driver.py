@@ -142,8 +142,7 @@ class SessionDriver:
         self._draining, self._sent = True, False
         try:
             while self._inbox:
-                if self._unsettled:
-                    self._settle()
+                self._settle()
                 self._turn(self._inbox.popleft())
         finally:
             self._draining = False

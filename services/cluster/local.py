@@ -69,8 +69,9 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         drafters = tuple(address for worker, address in served if drafts(options, worker))
         orchestrators = orchestrator_specs(options, site)
         addresses = await supervisor.start(orchestrators)
-        for spec, address in zip(orchestrators, addresses, strict=True):
-            await _require_drafters(spec, address, set(drafters))
+        if drafters:
+            for spec, address in zip(orchestrators, addresses, strict=True):
+                await _require_drafters(spec, address, set(drafters))
         yield Cluster(tuple(addresses), folder, supervisor, drafters)
 
 

@@ -86,6 +86,4 @@ def _draft(engine: Engine, mode: VerifyMode, size: int) -> DraftTree:
         rows = tuple(SparseRow((token,), (1.0,)) for token in tokens)
         return DraftTree(tokens, None, rows, Proposal.SAMPLED)
     trees = Capability.TREES in engine.capabilities
-    parents = tuple((node + 1) // 2 - 1 for node in range(size)) if trees else None
-    proposal = Proposal.COUPLED if mode is VerifyMode.COUPLED else Proposal.ONE_HOT
-    return DraftTree(tokens, parents, None, proposal)
+    return DraftTree(tokens, tuple((node + 1) // 2 - 1 for node in range(size)) if trees else None)

@@ -19,13 +19,12 @@ from orchestrator.core.pacing import (
 )
 from orchestrator.core.pacing.marginal import (
     CROWDED_REST,
-    FIRST_PROBE,
     FIRST_REST,
-    LONGEST_PROBE,
     PLAN_EVERY,
     TRIAL,
 )
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
+from orchestrator.core.pacing.thompson import FIRST_PROBE, LONGEST_PROBE
 from services.contract.tree_handover import believed, worth_most
 
 STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
@@ -250,14 +249,12 @@ def slow_at_first(policy: Marginal, seen: set[int], rounds: int = 400) -> tuple[
     for _ in range(rounds):
         nodes = 0
         if policy.window:
-            decision = policy.decide(view((0.6, 0.4, 0.25, 0.1)))
-            assert isinstance(decision, Send)
-            nodes = decision.count
+            nodes = count(policy, 0.6, 0.4, 0.25, 0.1)
         rows = 1 + nodes
         ms = 30.0 if rows in seen else 600.0
         seen.add(rows)
         reach = (0.6, 0.4, 0.25, 0.1)[:nodes]
-        taken = tuple(node for node in range(nodes) if source.random() < reach[node])[:nodes]
+        taken = tuple(node for node in range(nodes) if source.random() < reach[node])
         given = {"verify_ms": ms, "batch_rows": rows, "chained": True}
         policy = policy.observe(outcome(reach, taken, **given))
         drafted.append(nodes > 0)

@@ -126,10 +126,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def up(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Up:
     """One cluster with a model drafter for a whole test file."""
     flags = ("--target", str(models / "llama-0"), "--draft", str(models / "llama-3"))
-    running = start_up(tmp_path_factory.mktemp("up"), *flags)
-    yield running
-    running.process.terminate()
-    running.process.wait(timeout=30)
+    return start_up(tmp_path_factory.mktemp("up"), *flags)

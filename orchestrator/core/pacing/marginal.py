@@ -9,6 +9,7 @@ from typing import NamedTuple
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
+from orchestrator.core.pacing.thompson import FIRST_PROBE, LONGEST_PROBE
 from services.contract.tree_handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
 
@@ -24,8 +25,6 @@ PATIENCE = 2.0
 PATIENCE_MS = 2.0
 FIRST_REST = 16
 LONGEST_REST = 256
-FIRST_PROBE = 16
-LONGEST_PROBE = 256
 LATELY = 0.2
 """Weight of the newest round in the mean delay of late blocks."""
 HOPED = 0.5
@@ -249,7 +248,7 @@ class Marginal:
     # Rounds with the drafter at work until the next judgement.
     trial: int = TRIAL
     # Rounds in a row without a node, rests included; and how many come before a probe.
-    bare: int = 0
+    plain_rounds: int = 0
     probe: int = FIRST_PROBE
     # All of the session's own rounds, rests included.
     tokens: int = 0
@@ -300,7 +299,7 @@ class Marginal:
 
     @property
     def _probes(self) -> bool:
-        return self.bare >= self.probe
+        return self.plain_rounds >= self.probe
 
     def allowance(self, most: int) -> Allowance | None:
         """How much the verifier may take of a tree of `most` nodes by itself; None = it may not."""
@@ -315,13 +314,13 @@ class Marginal:
             learned = learned.among(outcome.batch_size)
         due = not rounds % PLAN_EVERY or rounds in FIRST_PLANS
         times = learned.rounds_ms(self.most) if due else self.times
-        bare, probe = self._probed(outcome)
+        plain_rounds, probe = self._probed(outcome)
         after = replace(
             self,
             learned=learned,
             rounds=rounds,
             times=times,
-            bare=bare,
+            plain_rounds=plain_rounds,
             probe=probe,
             tokens=self.tokens + outcome.emitted_tokens,
             ms=self.ms + outcome.spent_ms,
@@ -339,7 +338,7 @@ class Marginal:
     def _probed(self, outcome: FinishedRound) -> tuple[int, int]:
         """Rounds without a node after this one, and how many come before a probe."""
         if not outcome.draft_tokens:
-            return self.bare + 1, self.probe
+            return self.plain_rounds + 1, self.probe
         return 0, min(2 * self.probe, LONGEST_PROBE) if self._probes else FIRST_PROBE
 
     def _may_pay(self, outcome: FinishedRound) -> bool:

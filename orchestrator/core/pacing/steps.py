@@ -45,7 +45,7 @@ class Steps(NamedTuple):
         if not 1 <= rows <= MOST_ROWS:
             return Steps(line, self.seen)
         before = self.seen[rows - 1]
-        # Nor does the first of its width: a device may have loaded what it computes with.
+        # The first of its width may have been slow for another reason, as where code was loaded.
         usual = before.ms if before.weight else self.line.at(rows)
         if usual:
             ms = min(ms, OUTLIER * usual)
