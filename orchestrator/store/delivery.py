@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode
-from redis.cluster import PRIMARY
+from redis.cluster import get_node_name
 from redis.crc import key_slot
 
 from orchestrator.store.command import Call, pack, tells_loss
@@ -147,7 +147,7 @@ class ClusterServers:
         if isinstance(fault, exceptions.MovedError) and fault.slot_id in manager.slots_cache:
             await manager.move_slot(fault)
         elif type(fault) is exceptions.AskError:
-            self._ask(slot_of(call), fault)
+            self._asked[slot_of(call)] = get_node_name(fault.host, fault.port)
         elif isinstance(fault, exceptions.NoScriptError):
             await _load(self.client.primary(call.keys[0]))
         elif not isinstance(fault, TooFewReplicas | exceptions.TryAgainError):
@@ -188,13 +188,6 @@ class ClusterServers:
         if self._served.setdefault(slot, name) != name:
             self._served[slot] = name
             self._moves += 1
-
-    def _ask(self, slot: int, fault: exceptions.AskError) -> None:
-        manager = self.client.nodes_manager
-        node = ClusterNode(fault.host, fault.port, PRIMARY, **manager.connection_kwargs)
-        # One that gets its first slot is not known yet.
-        manager.nodes_cache.setdefault(node.name, node)
-        self._asked[slot] = node.name
 
     async def _exchange(
         self, node: ClusterNode, calls: Sequence[Call], *, asking: bool = False

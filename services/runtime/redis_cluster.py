@@ -10,6 +10,7 @@ import redis.asyncio.cluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.cluster import PRIMARY
 from redis.crc import key_slot
 
 _RETRIES = 2
@@ -58,6 +59,21 @@ class RedisCluster(redis.asyncio.cluster.RedisCluster):
         await super().aclose()
         for nodes in (self._given, self.nodes_manager.nodes_cache):
             await asyncio.gather(*(node.disconnect() for node in nodes.values()))
+
+    def get_node(
+        self, host: str | None = None, port: int | None = None, node_name: str | None = None
+    ) -> ClusterNode | None:
+        """A node that is known, and by name any: ASK names one before it serves a slot.
+
+        redis-py follows ASK by name, and fails with AttributeError where that node is new to it.
+        """
+        known = super().get_node(host, port, node_name)
+        if known is not None or node_name is None:
+            return known
+        place, _, number = node_name.rpartition(":")
+        manager = self.nodes_manager
+        made = ClusterNode(place, int(number), PRIMARY, **manager.connection_kwargs)
+        return manager.nodes_cache.setdefault(made.name, made)
 
     def primary(self, key: str) -> ClusterNode:
         """Who serves the slot of a key, as far as is known. Raises SlotNotCoveredError."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from redis import exceptions
+from redis.cluster import key_slot
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, codec, connect
@@ -14,7 +15,7 @@ from services.contract.types import FinishReason, Role, WorkerDescription
 from services.drafter.methods.ngram.archive import RedisArchive
 from services.runtime.redis_client import is_away
 from services.runtime.registry import Registration, WorkerRegistry
-from testkit.redis_servers import RedisCluster, linked
+from testkit.redis_servers import RedisCluster, Server, linked
 from tests.contracts.owners import Owner
 from tests.redis.servers import RIGHTS, named_in, redis_cluster, slot_of
 from tests.waiting import until
@@ -107,6 +108,44 @@ async def test_phrases_are_kept_in_a_cluster(cluster):
     arrived = []
     await until(lambda: arrived.append(archive.arrived()) or arrived[-1])
     assert arrived[-1] == ("a", (1, 2, 3))
+    await asyncio.to_thread(archive.close)
+
+
+async def move_all(cluster: RedisCluster, target: Server) -> set[int]:
+    """Move every slot that has a key; which these were."""
+    told = [await one.ask("KEYS", "*") for one in cluster.masters if one is not target]
+    slots = {
+        key_slot(key if isinstance(key, bytes) else key.encode()) for keys in told for key in keys
+    }
+    for slot in slots:
+        await cluster.move(slot, target, pause=0.05)
+    return slots
+
+
+async def test_workers_and_phrases_are_there_while_their_slots_move_and_afterwards(cluster):
+    registry, archive = WorkerRegistry(cluster.url), RedisArchive(cluster.url)
+    first, second = (WorkerDescription(f"w{n}", Role.DRAFTER, methods=("ngram",)) for n in (1, 2))
+
+    async def loaded() -> tuple[int, ...]:
+        archive.load("a")
+        arrived = []
+        await until(lambda: arrived.append(archive.arrived()) or arrived[-1])
+        return arrived[-1][1]
+
+    async with Registration(cluster.url, first, "127.0.0.1:8", heartbeat_s=0.05):
+        assert [one.description for one in await registry.list()] == [first]
+        archive.keep("a", [1, 2, 3])
+        assert await loaded() == (1, 2, 3)
+        moving = asyncio.create_task(move_all(cluster, cluster.masters[3]))
+        while not moving.done():
+            assert [one.description for one in await registry.list()] == [first]
+            await asyncio.sleep(0.01)
+        assert len(await moving) >= 2
+        async with Registration(cluster.url, second, "127.0.0.1:9", heartbeat_s=0.05):
+            assert [one.description for one in await registry.list()] == [first, second]
+        assert await loaded() == (1, 2, 3)
+    assert await registry.list() == []
+    await registry.close()
     await asyncio.to_thread(archive.close)
 
 
