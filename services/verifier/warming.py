@@ -73,9 +73,7 @@ def _opening(engine: Engine, mode: VerifyMode) -> OpenVerify:
     length = max(1, min(PROMPT, engine.max_context_length - _ROOM))
     prompt = tuple(place % engine.vocab_size for place in range(length))
     heat = 0.0 if mode is VerifyMode.GREEDY else 1.0
-    sampling = ResolvedSampling(
-        temperature=heat, top_p=0.95, top_k=40, min_p=0.01, max_tokens=_ROOM
-    )
+    sampling = ResolvedSampling(temperature=heat, top_p=0.95, max_tokens=_ROOM)
     return OpenVerify(mode.name, 1, 1, prompt, (), mode, sampling, seed=1, window=max(BLOCKS))
 
 
