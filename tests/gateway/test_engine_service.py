@@ -15,6 +15,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor.draining import Grace, drain
+from orchestrator.frontdoor.grpc.streaming import Reader
 from orchestrator.frontdoor.vllm_gateway.servicer import MOST_ABORTED
 from orchestrator.text import Conversation, Tokenizer
 from services.contract.types import TokenizerBundle
@@ -347,6 +348,41 @@ async def test_a_reader_that_does_not_read_loses_its_session():
     told = (end.refusal.reason, end.refusal.message)
     assert told == ("STREAM_STALLED", "nothing was read for 0.5 s")
     assert len(end.tokens) < 50_000
+
+
+@pytest.fixture
+def cut_short(monkeypatch):
+    """Set once a message was not written to its end."""
+    happened, hears = asyncio.Event(), Reader.hears
+
+    async def watched(reader: Reader, message: Any) -> bool:
+        try:
+            return await hears(reader, message)
+        except BaseException:
+            happened.set()
+            raise
+
+    monkeypatch.setattr(Reader, "hears", watched)
+    return happened
+
+
+@pytest.mark.parametrize("aborted", [False, True], ids=["by its patience", "by an abort"])
+async def test_a_first_message_that_is_cut_short_leaves_room_for_a_status(cut_short, aborted):
+    options = {"limits": LASTING, "narrow": NARROW}
+    patience = 60.0 if aborted else 0.5
+    front_of = gateway_front([await known_verifier()], [], **options, read_patience=patience)
+    async with front_of as (made, front):
+        # The whole answer is one message, larger than what may be sent before any is read.
+        long = GREEDY | {"max_tokens": 60_000}
+        call = front.Generate(asked("mine", stream=False, seed=1, **long))
+        if aborted:
+            await until(lambda: made.inference.active_sessions)
+            await until(lambda: not made.inference.active_sessions)
+            await front.Abort(engine.AbortRequest(request_ids=["mine"]))
+        await asyncio.wait_for(cut_short.wait(), 60.0)
+        end = await asyncio.wait_for(answered(call), 60.0)
+        await until(lambda: not made.door.streams.total)
+    assert (end.error is None) if aborted else (end.refusal.reason == "STREAM_STALLED")
 
 
 async def test_the_model_is_told_with_the_defaults_that_a_gateway_fills_in(running):

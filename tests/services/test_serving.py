@@ -1,5 +1,6 @@
 """Errors become statuses by one table; servers listen only where they may."""
 
+import asyncio
 import inspect
 import os
 import signal
@@ -23,6 +24,7 @@ from services.runtime.serving import (
     border,
     channel_options,
     open_channel,
+    send_headers,
     status_of,
 )
 from services.runtime.serving.border import _CODES
@@ -63,6 +65,28 @@ def test_an_error_has_its_status_and_its_name_as_reason(error):
     assert status.message == str(error)
     assert info.domain == "paceline"
     assert info.reason.replace("_", "").lower() == type(error).__name__.lower()
+
+
+async def test_who_is_cancelled_while_headers_leave_waits_for_them():
+    leave = asyncio.Event()
+
+    class Context:
+        sent = False
+
+        async def send_initial_metadata(self, _):
+            await leave.wait()
+            self.sent = True
+
+    context = Context()
+    sending = asyncio.create_task(send_headers(context))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending], timeout=0.05)
+    assert not sending.done()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert context.sent
 
 
 def test_every_error_of_the_tree_is_in_this_table():

@@ -21,7 +21,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
-from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, told, traceparent
+from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, Reader, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.requests import IncomingRequest
 from orchestrator.frontdoor.requests.format_start import begins_later
@@ -96,12 +96,12 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         async with border(context), self._calls.enter(_key(request.request_id)) as call:
             with _in_its_words():
                 started = await self._start(request, context, call)
-                answers = Answers(request)
+                answers, reader = Answers(request), Reader(context, self._patience)
                 del request  # It may be megabytes long, and the stream hours.
                 async with aclosing(started) as events:
                     async for event in events:
                         for response in answers.add(event):
-                            if not await told(context, response, self._patience):
+                            if not await reader.hears(response):
                                 return
                 context.set_trailing_metadata(acceptance(answers.totals))
 
@@ -220,8 +220,9 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
     ) -> None:
         """Tokenizer, chat template and generation config, as a model folder would hold them."""
         async with border(context):
+            reader = Reader(context, self._patience)
             for chunk in chunks(await self._packed()):
-                if not await told(context, chunk, self._patience):
+                if not await reader.hears(chunk):
                     return
 
     async def _packed(self) -> bytes:

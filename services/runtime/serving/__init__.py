@@ -17,7 +17,7 @@ links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`
 """
 
-from services.runtime.serving.border import border, status_of
+from services.runtime.serving.border import border, send_headers, status_of
 from services.runtime.serving.cluster_token import ClusterToken, check_worker
 from services.runtime.serving.dialing import Dialing
 from services.runtime.serving.health import Health
@@ -52,6 +52,7 @@ __all__ = [
     "loaded",
     "open_channel",
     "run",
+    "send_headers",
     "serve_worker",
     "server_credentials",
     "status_of",

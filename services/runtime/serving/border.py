@@ -1,4 +1,4 @@
-"""The one border where exceptions become gRPC statuses, by a table.
+"""The one border where exceptions become gRPC statuses, by a table, and what lets a status leave.
 
 Every status carries an ErrorInfo (reason = the exception's name, domain
 "paceline"); a bad request names its field in a BadRequest, and a refusal that
@@ -7,10 +7,11 @@ will pass carries a RetryInfo.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -59,6 +60,22 @@ async def border(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[N
     except Exception:
         logger.exception("an RPC failed unexpectedly")
         await _abort(context, status_of(errors.PacelineError("internal error")))
+
+
+async def send_headers(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Before the first write of a stream whose writes may be cut short.
+
+    gRPC sends the headers with the first message, and knows of it when that write has ended. Where
+    it never ends, they would go with the status once more: the core refuses that, and no status
+    leaves. Sent by themselves, they wait for no reader; whoever cancels this waits for them.
+    """
+    sending = asyncio.ensure_future(context.send_initial_metadata(()))
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        with suppress(grpc.aio.BaseError):
+            await sending
+        raise
 
 
 def status_of(error: errors.PacelineError) -> status_pb2.Status:

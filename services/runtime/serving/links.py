@@ -20,7 +20,7 @@ from services.contract.states import OnStates, StateRoom, portion
 from services.contract.types import Draining, LinkHello, Progress, WorkerDescription
 from services.contract.wire import LinkCodec, in_messages
 from services.runtime.host import BEAT_SECONDS, WorkerHost
-from services.runtime.serving.border import border
+from services.runtime.serving.border import border, send_headers
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,7 @@ class LinkServer(Generic[C, E]):
             reader = asyncio.create_task(self._read(link, requests, outbox, commands))
             try:
                 self._welcome(outbox)
+                await send_headers(context)
                 await self._write(outbox, context)
             finally:
                 self._outboxes.discard(outbox)
