@@ -78,6 +78,8 @@ endif
 	@$(VLLM)/bin/python -c 'from importlib.metadata import packages_distributions as d, version; \
 	  print("setup-vllm: done, with vLLM", version(d()["vllm"][0]))'
 
+# A file a core: vLLM fills it.
+test-vllm: JOBS = 2
 test-vllm: setup-vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/vllm $(PYTEST)
 
