@@ -3,7 +3,7 @@
 # Needs Python 3.11 or newer (with its venv module) and make; nothing else.
 # TORCH_INDEX: an extra package index for PyTorch's CPU builds. Without it the
 # same pin installs the default build of your platform (on Linux: CUDA).
-# JOBS: how many test files run at a time: one more than cores, as a third of their time is waiting.
+# JOBS: how many test files run at a time: on two cores three, as a third of their time is waiting.
 # VLLM_GPU: not empty where vLLM is to be the package for GPUs; left out: where nvidia-smi finds one.
 # PREFIX: where the image targets install; IMAGES: the images that image-check installs.
 
