@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from redis import Redis
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import EmbeddedRedis, connect
 from services.contract.errors import DataLoss, NotFound, StartError
 from tests.contracts.backends import KEY, NEW
+from tests.contracts.replicas import ask
 
 
 @pytest.fixture
@@ -54,18 +54,18 @@ async def test_a_url_that_says_nothing_is_one_clear_line(url):
 
 
 async def test_a_wrong_password_is_one_clear_line(durable):
-    tell(durable, "CONFIG", "SET", "requirepass", "right")
+    await tell(durable, "CONFIG", "SET", "requirepass", "right")
     assert "refused the login" in await refusal_of(f"unix://:hunter2@{durable.url[7:]}")
     assert "refused the login" in await refusal_of(durable.url)
 
 
 async def test_a_read_only_replica_is_one_clear_line(durable):
-    tell(durable, "REPLICAOF", "127.0.0.1", "1")
+    await tell(durable, "REPLICAOF", "127.0.0.1", "1")
     assert "read only" in await refusal_of(durable.url)
 
 
 async def test_a_user_without_the_rights_is_one_clear_line(durable):
-    tell(durable, "ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "+@read", "+@connection")
+    await tell(durable, "ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "+@read", "+@connection")
     message = await refusal_of(f"unix://bob:hunter2@{durable.url[7:]}")
     assert "refused the login or a command" in message
 
@@ -100,9 +100,9 @@ async def test_a_restart_of_the_server_is_only_a_pause(durable):
 async def test_a_store_tells_whether_the_server_takes_writes(durable):
     store = await connect(durable.url)
     assert await store.answers()
-    tell(durable, "REPLICAOF", "127.0.0.1", "1")
+    await tell(durable, "REPLICAOF", "127.0.0.1", "1")
     assert not await store.answers()
-    tell(durable, "REPLICAOF", "NO", "ONE")
+    await tell(durable, "REPLICAOF", "NO", "ONE")
     assert await store.answers()
     durable.end_process()
     assert not await store.answers()
@@ -125,6 +125,5 @@ async def test_a_restart_that_lost_the_data_is_noticed():
         await store.close()
 
 
-def tell(server: EmbeddedRedis, *command: str) -> None:
-    with Redis.from_url(server.url) as client:
-        assert client.execute_command(*command) in (True, b"OK")
+async def tell(server: EmbeddedRedis, *command: str) -> None:
+    assert await ask(server, *command) in (True, b"OK")
