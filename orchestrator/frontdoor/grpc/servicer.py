@@ -15,7 +15,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
 from orchestrator.frontdoor.grpc.decoding import incoming, incoming_score
-from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, Reader, metadata, traceparent
+from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, metadata, reading, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.session.answer import Event
@@ -91,10 +91,10 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         events: AsyncIterator[Event],
     ) -> None:
         """Write the events, no faster than they are read."""
-        reader = Reader(context, self._patience, _ADVICE)
-        async for event in events:
-            if not await reader.hears(replies.respond(kind, event)):
-                return
+        async with reading(context, self._patience, _ADVICE) as reader:
+            async for event in events:
+                if not await reader.hears(replies.respond(kind, event)):
+                    return
 
     async def Score(  # noqa: N802
         self, request: pb.ScoreRequest, context: Any

@@ -21,7 +21,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
-from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, Reader, traceparent
+from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, reading, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.requests import IncomingRequest
 from orchestrator.frontdoor.requests.format_start import begins_later
@@ -96,9 +96,9 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         async with border(context), self._calls.enter(_key(request.request_id)) as call:
             with _in_its_words():
                 started = await self._start(request, context, call)
-                answers, reader = Answers(request), Reader(context, self._patience)
+                answers = Answers(request)
                 del request  # It may be megabytes long, and the stream hours.
-                async with aclosing(started) as events:
+                async with reading(context, self._patience) as reader, aclosing(started) as events:
                     async for event in events:
                         for response in answers.add(event):
                             if not await reader.hears(response):
@@ -220,10 +220,11 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
     ) -> None:
         """Tokenizer, chat template and generation config, as a model folder would hold them."""
         async with border(context):
-            reader = Reader(context, self._patience)
-            for chunk in chunks(await self._packed()):
-                if not await reader.hears(chunk):
-                    return
+            packed = await self._packed()
+            async with reading(context, self._patience) as reader:
+                for chunk in chunks(packed):
+                    if not await reader.hears(chunk):
+                        return
 
     async def _packed(self) -> bytes:
         """Packed once, in a thread; a caller that leaves does not cancel it."""
