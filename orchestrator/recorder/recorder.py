@@ -19,6 +19,7 @@ from orchestrator.core.events import (
     Action,
     Commit,
     Discarded,
+    DraftArrived,
     Emit,
     Event,
     Finish,
@@ -26,6 +27,7 @@ from orchestrator.core.events import (
     Persist,
     Persisted,
     Release,
+    SendToDrafter,
     SendVerify,
     StatesArrived,
     Suspend,
@@ -136,11 +138,12 @@ class Recorder:
         return known.traceparent if known else ""
 
     def round_traceparent(self, session: str, round: int) -> str:
-        """The header of a round's verifier spans, from just before the round is sent."""
+        """The header of a round's verifier spans, from just before the round is sent.
+
+        Empty where the session has no spans: its opening said so.
+        """
         known = self._sessions.get(session)
-        if known is None or known.spans is None:
-            return known.traceparent if known else ""
-        return known.spans.traceparent(round)
+        return known.spans.traceparent(round) if known and known.spans is not None else ""
 
     def start_resume(self, session: str, offset: int, traceparent: str) -> Resuming:
         """A call goes on with a session; `traceparent` is the client's."""
@@ -197,6 +200,8 @@ class Recorder:
     def _hear(self, known: _Session, event: Event, before: State | None) -> None:
         spans = known.spans
         match event:
+            case DraftArrived():
+                pass
             case Persisted():
                 for round in [waiting for waiting in known.storing if waiting <= event.round]:
                     self._meters.stored(event.at - known.storing.pop(round))
@@ -227,6 +232,8 @@ class Recorder:
                 self._conclude(known, commit, at)
             case Emit(commit):
                 self._emitted(known, len(commit.token_ids), at)
+            case SendToDrafter():
+                pass
             case Discarded(record):
                 known.rounds.pop(record.round, None)
                 self._meters.round(record, RoundOutcome.DISCARDED)

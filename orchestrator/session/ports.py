@@ -312,5 +312,5 @@ class Recorder(Protocol):
         ...
 
     def round_traceparent(self, session: str, round: int) -> str:
-        """W3C trace context for a round that is about to leave; empty: nothing is traced."""
+        """W3C trace context for a round that is about to leave; empty: that of the opening."""
         ...

@@ -313,7 +313,7 @@ def test_a_forward_that_raises_fails_only_the_session_that_causes_it():
 def test_tracing_learns_each_sessions_part_of_a_step():
     records = []
     table = Table(on_step=records.append)
-    table.run(opening("a", traceparent="t-a"), opening("b"))
+    table.run(opening("a", traceparent="t-a"), opening("b", traceparent="t-b"))
     [prefill] = records
     assert {(own.session, own.kind, own.tokens) for own in prefill.entries} == {
         ("a", "prefill", 4),
@@ -323,6 +323,7 @@ def test_tracing_learns_each_sessions_part_of_a_step():
     table.run(ask, block(1, 0, session="b"), block(2, 9, session="b"))
     entries = {own.session: own for own in records[-1].entries}
     assert (entries["a"].round, entries["a"].tokens, entries["a"].traceparent) == (1, 2, "t-1")
+    assert entries["b"].traceparent == "t-b", "a block without one has that of the opening"
     assert entries["a"].kind == "verify"
     assert records[-1].ended_ns >= records[-1].started_ns
 
