@@ -62,11 +62,13 @@ class LinkCodec(Generic[C, E]):
 
     def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
         """One message of the orchestrator; `hello` in the first only."""
+        states = [states_of(command) for command in commands]
+        bare = map(without_states, commands) if any(states) else commands
         message = self.request_class(
             hello=None if hello is None else encode_hello(hello),
-            commands=[self.encode_command(without_states(command)) for command in commands],
+            commands=[self.encode_command(command) for command in bare],
         )
-        _put_states(message.commands, "command", commands)
+        _put_states(message.commands, "command", states)
         return message
 
     def decode_request(self, message: Any) -> tuple[LinkHello | None, list[C]]:
@@ -77,10 +79,10 @@ class LinkCodec(Generic[C, E]):
 
     def encode_response(self, events: Sequence[E]) -> Any:
         """One message of the worker."""
-        message = self.response_class(
-            events=[self.encode_event(without_states(event)) for event in events]
-        )
-        _put_states(message.events, "event", events)
+        states = [states_of(event) for event in events]
+        bare = map(without_states, events) if any(states) else events
+        message = self.response_class(events=[self.encode_event(event) for event in bare])
+        _put_states(message.events, "event", states)
         return message
 
     def decode_response(self, message: Any) -> list[E]:
@@ -108,11 +110,11 @@ def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) ->
     yield from in_messages(encode, batch[middle:])
 
 
-def _put_states(encoded: Sequence[Any], group: str, batch: Sequence[Any]) -> None:
+def _put_states(encoded: Sequence[Any], group: str, states: Sequence[bytes]) -> None:
     """Copy states to where they leave from: a message put into another one is copied twice."""
-    for slot, member in zip(encoded, batch, strict=True):
-        if states := states_of(member):
-            getattr(slot, slot.WhichOneof(group)).states = states
+    for place in [place for place, one in enumerate(states) if one]:
+        slot = encoded[place]
+        getattr(slot, slot.WhichOneof(group)).states = states[place]
 
 
 def _require_few(batch: Sequence[Any]) -> None:

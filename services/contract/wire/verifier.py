@@ -191,7 +191,7 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         all_accepted=message.all_accepted,
         discarded=message.discarded,
         accepted_nodes=tuple(message.accepted_nodes),
-        logprobs=tuple(_decode_logprobs(row) for row in message.logprobs),
+        logprobs=tuple(map(_decode_logprobs, message.logprobs)),
         queue_ms=records.require_ms(message.queue_ms, "verdict.queue_ms"),
         verify_ms=records.require_ms(message.verify_ms, "verdict.verify_ms"),
         batch_size=message.batch_size,
