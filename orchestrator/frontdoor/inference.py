@@ -67,7 +67,7 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
-from orchestrator.workers.link import WorkerEvent
+from orchestrator.workers.link import SessionEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
     AlreadyExists,
@@ -638,12 +638,12 @@ class Inference:
 
     # --- what the workers say ---------------------------------------------------------
 
-    def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
+    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
         """Hand a worker's event to its session."""
-        driver = self.live.get(event.session) if hasattr(event, "session") else None
+        driver = self.live.get(event.session)
         if driver is not None:
             driver.hear(worker, role, event)
-        elif hasattr(event, "session"):
+        else:
             self._scoring.on_event(worker, event.session, event)
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:

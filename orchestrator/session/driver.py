@@ -54,7 +54,7 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core
-from orchestrator.workers.link import WorkerEvent
+from orchestrator.workers.link import SessionEvent
 from services.contract.errors import (
     DeadlinePassed,
     Impossible,
@@ -142,7 +142,8 @@ class SessionDriver:
         self._draining, self._sent = True, False
         try:
             while self._inbox:
-                self._settle()
+                if self._unsettled:
+                    self._settle()
                 self._turn(self._inbox.popleft())
         finally:
             self._draining = False
@@ -152,7 +153,7 @@ class SessionDriver:
             self._settle()
         self._set_timer()
 
-    def hear(self, worker: str, role: Role, event: WorkerEvent) -> None:
+    def hear(self, worker: str, role: Role, event: SessionEvent) -> None:
         """Absorb what a worker says."""
         match event:
             case PromptScores():

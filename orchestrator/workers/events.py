@@ -10,11 +10,12 @@ from orchestrator.core.events import (
     WorkerLost,
     WorkerOpened,
 )
-from orchestrator.workers.link import WorkerEvent
+from orchestrator.workers.link import SessionEvent
 from services.contract.types import (
     Draft,
     DraftOpened,
     FailureReason,
+    PromptScores,
     Role,
     SessionFailed,
     States,
@@ -23,17 +24,17 @@ from services.contract.types import (
 )
 
 
-def to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | None:
-    """The event for the session's machine; None for what concerns no session."""
+def to_core(worker: str, role: Role, event: SessionEvent, at: float) -> Event | None:
+    """The event for the session's machine; None for scores, which do not concern it."""
     match event:
-        case DraftOpened(_, epoch):
-            return WorkerOpened(at, role, worker, epoch)
-        case VerifyOpened(_, epoch, cached):
-            return WorkerOpened(at, role, worker, epoch, cached)
         case Draft():
             return DraftArrived(at, worker, event)
         case Verdict():
             return VerdictArrived(at, worker, event)
+        case DraftOpened(_, epoch):
+            return WorkerOpened(at, role, worker, epoch)
+        case VerifyOpened(_, epoch, cached):
+            return WorkerOpened(at, role, worker, epoch, cached)
         case States():
             return StatesArrived(at, worker, event)
         case SessionFailed(_, reason, message, epoch):
@@ -41,5 +42,5 @@ def to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | N
             busy = reason is FailureReason.CAPACITY
             told, for_good = message or reason.name, reason.for_good
             return WorkerLost(at, role, worker, told, fatal or for_good, busy, epoch, for_good)
-        case _:
+        case PromptScores():
             return None

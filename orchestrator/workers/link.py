@@ -28,6 +28,7 @@ from services.contract.types import (
     RESPONSE_FORMAT,
     CloseDraft,
     CloseVerify,
+    Draft,
     DrafterCommand,
     DrafterEvent,
     DraftOpened,
@@ -36,9 +37,12 @@ from services.contract.types import (
     OpenDraft,
     OpenVerify,
     Progress,
+    PromptScores,
     Role,
     SessionFailed,
+    States,
     TokenizerBundle,
+    Verdict,
     VerifierCommand,
     VerifierEvent,
     VerifyOpened,
@@ -61,6 +65,8 @@ log = logging.getLogger(__name__)
 
 Command = DrafterCommand | VerifierCommand
 WorkerEvent = DrafterEvent | VerifierEvent
+SessionEvent = DraftOpened | Draft | VerifyOpened | Verdict | States | PromptScores | SessionFailed
+"""What a worker says of a session."""
 
 DESCRIBE_TIMEOUT = 5.0
 TOKENIZER_TIMEOUT = 60.0
@@ -92,7 +98,8 @@ class WorkerLink:
 
     `on_up(link)` is called when the worker has described itself and the stream is
     open; it may refuse the worker by raising StartError. `on_event(link, event)`
-    gets all events except progress. `on_down(link)`: the sessions are lost.
+    gets what concerns sessions, and that the worker drains. `on_down(link)`: the
+    sessions are lost.
     """
 
     def __init__(
@@ -102,7 +109,7 @@ class WorkerLink:
         orchestrator_id: str,
         *,
         on_up: Callable[[WorkerLink], Awaitable[None]],
-        on_event: Callable[[WorkerLink, WorkerEvent], None],
+        on_event: Callable[[WorkerLink, SessionEvent | Draining], None],
         on_down: Callable[[WorkerLink, str], None],
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
@@ -339,6 +346,8 @@ class WorkerLink:
 
     def _absorb(self, event: WorkerEvent) -> None:
         match event:
+            case Draft() | Verdict():
+                pass
             case Progress():
                 if event.steps != self.progress.steps or not event.queued_tokens:
                     self._moved_at = self._now

@@ -16,7 +16,7 @@ from orchestrator.workers.link import (
     CHECK_EVERY,
     Command,
     LinkLimits,
-    WorkerEvent,
+    SessionEvent,
     WorkerLink,
 )
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
@@ -56,7 +56,7 @@ class Target:
 class Sessions(Protocol):
     """The sessions' side of the pool, which gets the workers' news."""
 
-    def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
+    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
         """An event of one session."""
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
@@ -420,14 +420,10 @@ class WorkerPool:
             except StartError as error:
                 link.cut(str(error))
 
-    def _on_event(self, link: WorkerLink, event: WorkerEvent) -> None:
+    def _on_event(self, link: WorkerLink, event: SessionEvent | Draining) -> None:
         if isinstance(event, Draining):
             self._lose(link, "it drains")
-        elif (
-            self._sessions is not None
-            and not isinstance(event, Progress)
-            and event.session in link.assigned
-        ):
+        elif self._sessions is not None and event.session in link.assigned:
             self._sessions.on_event(link.worker_id, link.role, event)
 
     def _on_down(self, link: WorkerLink, reason: str) -> None:
