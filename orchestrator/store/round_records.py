@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import starmap
-from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import Field, create_model
@@ -24,8 +23,7 @@ from services.contract.types import Origin, VerifyMode
 MOST_DRAFTED = 1 << 16
 """Tokens of one block, in a record that can be believed."""
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=attrgetter("name")).encode
-"""Of an enum the name."""
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _Count = Annotated[int, Field(ge=0, lt=2**32)]
 _Drafted = Annotated[int, Field(ge=0, le=MOST_DRAFTED)]
@@ -67,15 +65,27 @@ def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
     `wall` leads from the driver's clock to Unix time, in seconds.
     """
     record = commit.record
-    said = record._asdict()
-    said["bonus"] = bool(commit.origins) and commit.origins[-1] is Origin.BONUS
-    said["started_ms"] = 1e3 * (wall + record.started_at)
-    if ephemeral:
-        said["rejected"] = said["unjudged"] = ()
-    names = _ORDER
-    if not record.sources:
-        names = _ORDER[: _ORDER.index("rejected" if ephemeral else "sources")]
-    kept = [round(one, 2) if isinstance(one, float) else one for one in map(said.get, names)]
+    kept: list[object] = [
+        record.epoch,
+        record.draft_tokens,
+        record.accepted_tokens,
+        bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
+        round(1e3 * (wall + record.started_at), 2),
+        round(record.draft_ms, 2),
+        round(record.verify_ms, 2),
+        round(record.queue_ms, 2),
+        round(record.round_ms, 2),
+        record.batch_size,
+        record.drafter,
+        record.verifier,
+        record.mode and record.mode.name,
+    ]
+    if not ephemeral:
+        kept += (record.rejected, record.unjudged)
+    elif record.sources:
+        kept += ((), ())
+    if record.sources:
+        kept.append(record.sources)
     return _encode(kept).encode()
 
 
