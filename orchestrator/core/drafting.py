@@ -177,9 +177,10 @@ def _laws_fit(config: SessionConfig, tree: DraftTree) -> bool:
 
     The verifier checks whether they are distributions at all.
     """
-    rows, limit = tree.q or (), config.vocab_size
-    longest = max((len(row.token_ids) for row in rows), default=0)
-    return len(rows) <= config.largest_block + 1 and (not limit or longest <= limit)
+    if not tree.q:
+        return True
+    longest, limit = max(len(row.token_ids) for row in tree.q), config.vocab_size
+    return len(tree.q) <= config.largest_block + 1 and (not limit or longest <= limit)
 
 
 def _chances_fit(draft: Draft) -> bool:

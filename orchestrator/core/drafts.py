@@ -42,7 +42,7 @@ class Piece:
     @property
     def is_chain(self) -> bool:
         """Whether other pieces may follow it."""
-        return not self.reach and self.tree.is_chain
+        return not self.reach and (self.tree.parents is None or self.tree.is_chain)
 
 
 Tail = tuple[Piece, ...]

@@ -15,7 +15,7 @@ MOST_DOUBLINGS = 3
 
 def _copy(state: State) -> State:
     copied = object.__new__(State)
-    copied.__dict__.update(state.__dict__)
+    object.__setattr__(copied, "__dict__", state.__dict__.copy())
     return copied
 
 

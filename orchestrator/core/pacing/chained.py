@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View, Wait
+from orchestrator.core.pacing.resting import costs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class Chained:
         return free
 
     def observe(self, outcome: FinishedRound) -> Chained:
-        """Learn the times of steps and round trips."""
-        return Chained(self.inner.observe(outcome), self.costs.add(outcome))
+        """Learn the times of steps and round trips, or take what the inner policy learned."""
+        inner = self.inner.observe(outcome)
+        return Chained(inner, costs_of(inner) or self.costs.add(outcome))
 
 
 def _ahead(view: View, due: float) -> View:

@@ -31,18 +31,12 @@ DRAWN_SWEEPS = 2
 Worths = tuple[float, ...]
 
 
-class Move(NamedTuple):
-    """A round of k draft tokens: what it brings, its time, and the chance of a warm start.
+Move = tuple[float, float, float, int, float]
+"""A round of k draft tokens: what it brings, the chance of a warm start, its time, `step`, `part`.
 
-    After a warm start as many tokens are ready as before, `step` more (less than none: fewer),
-    and the share `part` of another one: what was drafted meanwhile less what was used up.
-    """
-
-    tokens: float
-    chance: float
-    ms: float
-    step: int
-    part: float
+After a warm start as many tokens are ready as before, `step` more (less than none: fewer),
+and the share `part` of another one: what was drafted meanwhile less what was used up.
+"""
 
 
 class Start(NamedTuple):
@@ -141,13 +135,15 @@ class PacingPlan(NamedTuple):
         tokens, chances = self.brings
         draft_ms, exact, most = self.learned.draft_ms, self.learned.exact, self.most
         if not draft_ms:
-            return [Move(one, 0.0, times[k], 0, 0.0) for k, one in enumerate(tokens)]
+            return [(one, 0.0, times[k], 0, 0.0) for k, one in enumerate(tokens)]
         moves = []
         for k, one in enumerate(tokens):
             more = times[k] / draft_ms - k - (exact or not k)
-            step = min(math.floor(more), most)
-            part = more - step if step < most else 0.0
-            moves.append(Move(one, chances[k], times[k], step, part))
+            step = math.floor(more)
+            whole = step >= most
+            moves.append(
+                (one, chances[k], times[k], most if whole else step, 0.0 if whole else more - step)
+            )
         return moves
 
     def ahead(self) -> int:
@@ -184,6 +180,13 @@ def _sent(
         if gain + chance * highest <= worths[k]:
             continue
         place = k + step + 1
+        if place >= states:
+            # Then all are ready, however many were before.
+            worth = gain + chance * stairs[-1]
+            for ready in range(k, states):
+                if worth > worths[ready]:
+                    worths[ready], chosen[ready] = worth, k
+            continue
         low = stairs[place]
         for ready in range(k, states):
             place += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.levels import Levels
 from orchestrator.core.pacing.matched import Matched
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View
@@ -150,6 +151,12 @@ Learner = Thompson | Matched | Levels
 def promise(policy: Policy) -> float:
     """Tokens per millisecond that a policy expects of itself; 0 = it does not know."""
     return policy.promise if isinstance(policy, Thompson | Levels) else 0.0
+
+
+def costs_of(policy: Policy) -> RoundCosts | None:
+    """What a policy learned of the times of rounds; None where it learns none."""
+    inner = policy.inner if isinstance(policy, Fallback) else policy
+    return inner.learned.costs if isinstance(inner, Learner) else None
 
 
 def _forgetful(policy: Policy) -> Policy:

@@ -21,7 +21,9 @@ FIRST_PROBE = 16
 LONGEST_PROBE = 256
 PROBE_TOKENS = 1
 PLAN_EVERY = 8
-"""Rounds between two plans. Rates are drawn as often."""
+"""Rounds between two plans."""
+DRAW_EVERY = 16
+"""Rounds between two draws: the plan between them is for the mean rates, which explores as well."""
 FIRST_PLANS = (1, 2, 4)
 """Rounds after which there is a plan already."""
 NARROWER = 0.75
@@ -132,13 +134,12 @@ class Thompson:
         plan = make_plan(learned, self.most, self.plan, chained=self.chained)
         if plan is None:
             return replace(self, learned=learned)
-        source = Random(f"pace/{self.seed}/{self.rounds}")
+        drawn = None
+        if self.rounds % DRAW_EVERY == 0 or self.rounds < DRAW_EVERY:
+            source = Random(f"pace/{self.seed}/{self.rounds}")
+            drawn = plan.imagined(learned.drawn(source))
         return replace(
-            self,
-            learned=learned,
-            plan=plan,
-            drawn=plan.imagined(learned.drawn(source)),
-            window=self._window(plan.ahead()),
+            self, learned=learned, plan=plan, drawn=drawn, window=self._window(plan.ahead())
         )
 
     def _window(self, needed: int) -> int:
