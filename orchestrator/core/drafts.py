@@ -9,7 +9,8 @@ when it is sent, and the rest is void.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from services.contract.types import DraftTree, Proposal, SparseRow, node_depths
 
@@ -26,8 +27,7 @@ def retract_hash(prefix_hash: int, tokens: Iterable[int]) -> int:
     return prefix_hash
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Draft tokens that arrived together, and the drafter's time for them (ms).
 
     `reach`: each node's chance, never rising, where the drafter gives it; then even a chain

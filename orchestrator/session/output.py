@@ -141,7 +141,7 @@ class Output:
         self._hash = EMPTY_HASH
         # The first delivery that still has logprobs, and how many there are from it on.
         self._bare = self._rows = 0
-        self._changed = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
         self.length = 0
         self.followers = 0
         self.ending: Ending | None = None
@@ -177,7 +177,7 @@ class Output:
                 told += len(part)
             if not self.prompt_missing or self.ended:
                 return
-            await self._changed.wait()
+            await self._news()
 
     def put(self, delivery: Delivery) -> None:
         """Append what follows the output so far."""
@@ -229,7 +229,7 @@ class Output:
         ahead and its tokens do not come again, and the error that ended the output.
         """
         while not self._reaches(prefix):
-            await self._changed.wait()
+            await self._news()
         index = max(0, bisect_right(self._starts, prefix.offset) - 1)
         while True:
             while index < len(self._deliveries):
@@ -242,7 +242,7 @@ class Output:
                 raise self.error
             if self.ending is not None:
                 return
-            await self._changed.wait()
+            await self._news()
 
     def _reaches(self, prefix: Prefix) -> bool:
         """Whether the output holds all of the reader's tokens; False while they come again."""
@@ -277,7 +277,17 @@ class Output:
             waiting.append(delivery)
         return waiting
 
+    async def _news(self) -> None:
+        """Wait for what comes next. An `asyncio.Event` for each time would cost twice as much."""
+        news = asyncio.get_running_loop().create_future()
+        self._waiting.add(news)
+        try:
+            await news
+        finally:
+            self._waiting.discard(news)
+
     def _notify(self) -> None:
         """Wake every reader; each then looks for what is new."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(None)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hiredis import pack_command
 
@@ -34,8 +33,7 @@ def no_mending(_torn: bool) -> Call | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One script call.
 
     `mend` is asked, once the server said that something is missing, for a call to be

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +60,7 @@ class Lanes:
         slot = slot_of(call)
         lane, count = self._busy.get(slot) or (self._lane(call), 0)
         self._busy[slot] = lane, count + 1
-        return lane.send(replace(call, on_settled=partial(self._settled, slot)))
+        return lane.send(call._replace(on_settled=partial(self._settled, slot)))
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, then fail the rest."""

@@ -5,7 +5,7 @@ A verifier of 70 ms, 3 ms a draft token; a drafter of 11 ms a token behind a hop
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -141,14 +141,13 @@ def test_drafts_are_probed_less_and_less_often_while_nothing_comes_of_them():
 # --- the test can fail ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Careless(Thompson):
     """Takes rows to be free."""
 
     def observe(self, outcome: FinishedRound) -> Careless:
         learned = Thompson.observe(self, outcome).learned
         costs = learned.costs._replace(line=StepTimeModel(1.0, 1.0, learned.costs.step_ms(0)))
-        return replace(self, learned=learned).informed(learned._replace(costs=costs))  # type: ignore[return-value]
+        return self._replace(learned=learned).informed(learned._replace(costs=costs))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

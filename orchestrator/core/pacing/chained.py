@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View, Wait
 from orchestrator.core.pacing.resting import costs_of
 
 
-@dataclass(frozen=True, slots=True)
-class Chained:
+class Chained(NamedTuple):
     """Asks its inner policy early, so that a block arrives when the verifier becomes free.
 
     The tail then leaves as a block that extends the one under way. If that one is rejected,
@@ -21,7 +20,7 @@ class Chained:
     """
 
     inner: Policy
-    costs: RoundCosts = field(default_factory=RoundCosts)
+    costs: RoundCosts = RoundCosts()
 
     @property
     def window(self) -> int:

@@ -43,14 +43,13 @@ class Experience:
         match policy:
             case Chained(inner):
                 costs = self.learned.costs.capped(SEED_WEIGHT) if self.learned else policy.costs
-                return replace(policy, inner=self.seeded(inner), costs=costs)
+                return policy._replace(inner=self.seeded(inner), costs=costs)
             case Marginal():
                 known = self.estimates
                 return policy if known is None else policy.informed(known.weakened())
             case Fallback(inner):
-                return replace(
-                    policy, inner=self.seeded(inner), plain=self.plain.scaled(SEED_WEIGHT)
-                )
+                plain = self.plain.scaled(SEED_WEIGHT)
+                return policy._replace(inner=self.seeded(inner), plain=plain)
         if self.learned is None or not isinstance(policy, Learner):
             return policy
         return policy.informed(self.learned.weakened())

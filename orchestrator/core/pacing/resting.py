@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts
@@ -66,8 +65,7 @@ class Rate(NamedTuple):
         return self.tries > 0.8 * enough and self.hits < HOPELESS * self.tries
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(NamedTuple):
     """Plain decoding with the drafter off while drafts do not pay.
 
     They do not pay if almost none is right, or if tokens per millisecond, waits
@@ -78,8 +76,8 @@ class Fallback:
     """
 
     inner: Policy
-    drafting: Rate = field(default_factory=Rate)
-    plain: Rate = field(default_factory=Rate)
+    drafting: Rate = Rate()
+    plain: Rate = Rate()
     rest: int = FIRST_REST
     resting: int = 0
     # Drafts until the next judgement.
@@ -116,22 +114,22 @@ class Fallback:
 
     def _rested(self, outcome: FinishedRound) -> Fallback:
         plain = self.plain if self.settling else self.plain.add(outcome)
-        after = replace(self, plain=plain, resting=self.resting - 1, settling=False, awake=0)
+        after = self._replace(plain=plain, resting=self.resting - 1, settling=False, awake=0)
         if after.resting or self.drafting.rounds:
             return after
-        return replace(after, trial=PROBE_ROUNDS, inner=_forgetful(self.inner))
+        return after._replace(trial=PROBE_ROUNDS, inner=_forgetful(self.inner))
 
     def _judge(self) -> Fallback:
         loses = self._loses()
         if loses or self.drafting.hopeless(self.trial):
             slower = loses or self.drafting.per_ms < ROUGH_MARGIN * self.plain.per_ms
             longest = LONGEST_REST if slower else LONGEST_IDLE
-            after = replace(self, drafting=Rate(), rest=min(2 * self.rest, longest))
-            return replace(after, resting=self.rest, settling=True)
+            after = self._replace(drafting=Rate(), rest=min(2 * self.rest, longest))
+            return after._replace(resting=self.rest, settling=True)
         passed = self.drafting.rounds >= JUDGE_AFTER and self.rest != FIRST_REST
-        after = replace(self, rest=FIRST_REST) if passed else self
+        after = self._replace(rest=FIRST_REST) if passed else self
         due = self.awake >= (RECALIBRATE if self.plain.rounds else CALIBRATION)
-        return replace(after, resting=CALIBRATION, settling=True) if due else after
+        return after._replace(resting=CALIBRATION, settling=True) if due else after
 
     def _loses(self) -> bool:
         """Fewer tokens per millisecond than plain decoding, as expected or as measured."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from random import Random
+from typing import NamedTuple
 
 from orchestrator.core.pacing.learned import Learned
 from orchestrator.core.pacing.plan import PacingPlan, make_plan
@@ -30,8 +30,7 @@ NARROWER = 0.75
 """The window shrinks only when this share of it, or less, is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thompson:
+class Thompson(NamedTuple):
     """Asynchronous, with the number k = 0, 1, ... `most` of draft tokens that pays best.
 
     It draws acceptance rates from their posterior (Liu et al. 2024, 2406.03853, section 3.3)
@@ -42,27 +41,28 @@ class Thompson:
     its hits for free. When no draft was sent for a while, it waits for one token and sends it
     as a probe, less and less often while probes fail.
 
-    The drafter may be `window` tokens ahead, at most `most`: drafts beyond are rejected too
-    often. Draws depend on `seed` and the count of rounds alone.
+    The drafter may be `ahead` tokens ahead, at most `most` (0: as many): drafts beyond are
+    rejected too often. Draws depend on `seed` and the count of rounds alone.
     """
 
     most: int
-    learned: Learned = field(default_factory=Learned)
+    learned: Learned = Learned()
     seed: int = 0
     chained: bool = False
     plan: PacingPlan | None = None
     drawn: PacingPlan | None = None
     # The drafts survived the last verdict.
     warm: bool = False
-    window: int = 0
+    ahead: int = 0
     rounds: int = 0
     # Plain rounds in a row, and how many come before a probe.
     plain_rounds: int = 0
     probe: int = FIRST_PROBE
 
-    def __post_init__(self) -> None:
-        if not self.window:
-            object.__setattr__(self, "window", self.most)
+    @property
+    def window(self) -> int:
+        """Most tokens the drafter may be ahead."""
+        return self.ahead or self.most
 
     @property
     def promise(self) -> float:
@@ -113,7 +113,7 @@ class Thompson:
             self.plan,
             self.drawn,
             outcome.to_leaf and outcome.guessed is not False,
-            self.window,
+            self.ahead,
             self.rounds + 1,
             plain_rounds,
             probe,
@@ -133,16 +133,15 @@ class Thompson:
         """The policy with this knowledge instead of its own."""
         plan = make_plan(learned, self.most, self.plan, chained=self.chained)
         if plan is None:
-            return replace(self, learned=learned)
+            return self._replace(learned=learned)
         drawn = None
         if self.rounds % DRAW_EVERY == 0 or self.rounds < DRAW_EVERY:
             source = Random(f"pace/{self.seed}/{self.rounds}")
             drawn = plan.imagined(learned.drawn(source))
-        return replace(
-            self, learned=learned, plan=plan, drawn=drawn, window=self._window(plan.ahead())
-        )
+        ahead = self._ahead(plan.ahead())
+        return self._replace(learned=learned, plan=plan, drawn=drawn, ahead=ahead)
 
-    def _window(self, needed: int) -> int:
+    def _ahead(self, needed: int) -> int:
         """Widen at once, narrow only by a lot: each change is a message."""
         needed = min(needed, self.most)
         return needed if needed > self.window or needed < NARROWER * self.window else self.window
