@@ -21,9 +21,7 @@ FIRST_PROBE = 16
 LONGEST_PROBE = 256
 PROBE_TOKENS = 1
 PLAN_EVERY = 8
-"""Rounds between two plans."""
-DRAW_EVERY = 16
-"""Rounds between two draws: the plan between them is for the mean rates, which explores as well."""
+"""Rounds between two plans. Rates are drawn as often."""
 FIRST_PLANS = (1, 2, 4)
 """Rounds after which there is a plan already."""
 NARROWER = 0.75
@@ -134,10 +132,8 @@ class Thompson(NamedTuple):
         plan = make_plan(learned, self.most, self.plan, chained=self.chained)
         if plan is None:
             return self._replace(learned=learned)
-        drawn = None
-        if self.rounds % DRAW_EVERY == 0 or self.rounds < DRAW_EVERY:
-            source = Random(f"pace/{self.seed}/{self.rounds}")
-            drawn = plan.imagined(learned.drawn(source))
+        source = Random(f"pace/{self.seed}/{self.rounds}")
+        drawn = plan.imagined(learned.drawn(source))
         ahead = self._ahead(plan.ahead())
         return self._replace(learned=learned, plan=plan, drawn=drawn, ahead=ahead)
 
