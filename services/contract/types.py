@@ -52,7 +52,10 @@ class VerifyMode(Enum):
         must not depend on its value: when a process dies, unverified tokens are drawn again,
         so tokens that are verified early would come too often.
         """
-        return self in (VerifyMode.GREEDY, VerifyMode.COUPLED)
+        return self in _EXACT
+
+
+_EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)
 
 
 class Proposal(Enum):

@@ -128,7 +128,7 @@ class PacingPlan(NamedTuple):
             warm = Start(tuple([one - gain for one in warm_worths]), warm_sends, warm_waits)
             cold = Start(tuple([one - gain for one in cold_worths]), cold_sends, cold_waits)
             rate = max(rate + gain / plain_ms, 0.1 * rate)
-        return self._replace(rate=rate, warm=warm, cold=cold)
+        return PacingPlan(self.learned, self.brings, self.cold_ms, self.warm_ms, rate, warm, cold)
 
     def _moves(self, times: tuple[float, ...]) -> list[Move]:
         """Rounds of k = 0, 1, ... draft tokens."""
@@ -229,5 +229,5 @@ def make_plan(
         nothing = Start((0.0,) * states, (0,) * states, (False,) * states)
         plan = PacingPlan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
     else:
-        plan = before._replace(learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
+        plan = PacingPlan(learned, brings, cold_ms, warm_ms, before.rate, before.warm, before.cold)
     return plan.swept(SWEEPS if before else FIRST_SWEEPS)
