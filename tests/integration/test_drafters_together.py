@@ -93,17 +93,18 @@ async def test_what_each_source_brought_is_told_at_the_end_and_again_later():
 async def test_of_small_trees_what_was_sent_is_told_by_source():
     drafters = [await start_drafter("copy", methods=("ngram",))]
     async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
-        first = await greedy(running, method="ngram")
-        then = await greedy(running, method="ngram")
-    for run in (first, then):
+        # On a busy machine a tree may come too late for a target as quick as this one.
+        runs = [await greedy(running, method="ngram") for _ in range(8)]
+    for run in runs:
         assert list(run.token_ids) == plain(PROMPT, TOKENS)
         told = run.speculation
         assert sum(one.num_draft_tokens for one in told.sources) == told.num_draft_tokens
         accepted = sum(one.num_accepted_draft_tokens for one in told.sources)
         assert accepted == told.num_accepted_draft_tokens
     mine = {DraftSource.THIS_TEXT, DraftSource.TARGET_ROWS}
-    assert {one.source for one in first.speculation.sources} <= mine
-    assert DraftSource.OTHER_TEXTS in {one.source for one in then.speculation.sources}
+    assert {one.source for one in runs[0].speculation.sources} <= mine
+    later = {one.source for run in runs[1:] for one in run.speculation.sources}
+    assert DraftSource.OTHER_TEXTS in later
 
 
 # After a token of this text anything may come; what the target said there is taken for certain.
