@@ -121,7 +121,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
             _on_abort(turn)
         case _:
             assert_never(event)
-    _advance(turn)
+    _advance(turn, state)
     return turn.state, tuple(turn.actions)
 
 
@@ -227,13 +227,20 @@ def _on_abort(turn: Turn) -> None:
 # --- Asking for more -------------------------------------------------------------
 
 
-def _advance(turn: Turn) -> None:
+def _advance(turn: Turn, before: State) -> None:
     """After every event: repair, set the drafter's window, send what may be sent."""
     if turn.state.phase is not Phase.RUNNING:
         return
     if turn.state.resync and not turn.state.live:
         _resync(turn)
-    _set_credit(turn)
+    state = turn.state
+    # The window follows from these; most events change none of them.
+    if (
+        state.policy is not before.policy
+        or state.drafter is not before.drafter
+        or state.cap != before.cap
+    ):
+        _set_credit(turn)
     send_what_pays(turn)
 
 

@@ -75,9 +75,9 @@ def _opened(state: State) -> bool:
 def _may_follow(state: State) -> bool:
     """Whether a block may leave behind the one under way, whatever its verdict."""
     config, live = state.config, state.live
-    if not config.plain_ahead or not _opened(state):
+    if state.tail or len(live) != 1 or len(state.in_flight) != 1:
         return False
-    if len(live) != 1 or len(state.in_flight) != 1 or state.tail:
+    if not config.plain_ahead or not _opened(state):
         return False
     if len(state.unpersisted) + 1 >= config.limits.max_unpersisted:
         return False
@@ -140,7 +140,7 @@ def _view(state: State, now: float) -> View:
         state.drafted,
         drafting and state.credit > 0,
         state.capped(_room(state)),
-        tuple([Flight(block.sent_at, len(block.piece.tree)) for block in state.live]),
+        tuple([Flight(block.sent_at, len(block.piece.tree.token_ids)) for block in state.live]),
         state.config.mode.exact_match,
         state.tail[0].reach if state.tail else (),
     )
