@@ -20,7 +20,7 @@ ATTEMPTS = 100
 
 @asynccontextmanager
 async def served(tls):
-    server = GrpcServer(ServingOptions(address="localhost:0", tls=tls))
+    server = GrpcServer(ServingOptions(address="127.0.0.1:0", tls=tls))
     address = await server.start()
     try:
         yield address
