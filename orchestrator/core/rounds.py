@@ -233,14 +233,7 @@ def _advance(turn: Turn, before: State) -> None:
         return
     if turn.state.resync and not turn.state.live:
         _resync(turn)
-    state = turn.state
-    # The window follows from these; most events change none of them.
-    if (
-        state.policy is not before.policy
-        or state.drafter is not before.drafter
-        or state.cap != before.cap
-    ):
-        _set_credit(turn)
+    _set_credit(turn, before)
     send_what_pays(turn)
 
 
@@ -253,8 +246,12 @@ def _resync(turn: Turn) -> None:
         turn.lose_drafter()
 
 
-def _set_credit(turn: Turn) -> None:
+def _set_credit(turn: Turn, before: State) -> None:
     state = turn.state
+    same = state.policy is before.policy and state.drafter is before.drafter
+    if same and state.cap == before.cap:
+        # The window follows from these.
+        return
     window = state.window
     if state.drafter is not None and window != state.credit:
         turn.set(credit=window, drafter_final=False)

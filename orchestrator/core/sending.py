@@ -140,7 +140,7 @@ def _view(state: State, now: float) -> View:
         state.drafted,
         drafting and state.credit > 0,
         state.capped(_room(state)),
-        tuple([Flight(block.sent_at, len(block.piece.tree.token_ids)) for block in state.live]),
+        tuple([Flight(block.sent_at, len(block.piece.tree)) for block in state.live]),
         state.config.mode.exact_match,
         state.tail[0].reach if state.tail else (),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from orchestrator.core.drafts import Piece, Tail, chain_tokens, drop_front, ends_in_tree
+from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit, DraftArrived
 from orchestrator.core.pacing import Policy
 from services.contract.kv_reserve import reserve_of
@@ -214,11 +214,6 @@ class Block(NamedTuple):
     behind: bool = False
     # It left without a tree, and takes one in the verifier's process.
     takes: bool = False
-
-    def past_bonus(self) -> Block:
-        """The block once its first token was committed as the bonus of the one before it."""
-        base_len, piece = self.base_len + 1, drop_front(self.piece, 1)
-        return Block(self.round, self.epoch, base_len, piece, *self[4:])
 
 
 def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:

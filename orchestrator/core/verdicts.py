@@ -27,7 +27,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from orchestrator.core.drafting import known_sources, taken_fits
-from orchestrator.core.drafts import Piece, after_bonus, depth
+from orchestrator.core.drafts import Piece, after_bonus, depth, drop_front
 from orchestrator.core.events import (
     Commit,
     Discarded,
@@ -387,7 +387,7 @@ def _confirmed(turn: Turn, bonus: int) -> bool:
         tokens = block.piece.tree.token_ids
         if not block.piece.is_chain or not tokens or tokens[0] != bonus:
             return False
-        shorter = block.past_bonus()
+        shorter = block._replace(base_len=block.base_len + 1, piece=drop_front(block.piece, 1))
         turn.set(in_flight=tuple(shorter if b is block else b for b in state.in_flight))
         return True
     if not state.tail:

@@ -201,7 +201,7 @@ class Recorder:
         spans = known.spans
         match event:
             case DraftArrived():
-                pass
+                pass  # A third of all events, and nothing to note of it.
             case Persisted():
                 for round in [waiting for waiting in known.storing if waiting <= event.round]:
                     self._meters.stored(event.at - known.storing.pop(round))
@@ -233,7 +233,7 @@ class Recorder:
             case Emit(commit):
                 self._emitted(known, len(commit.token_ids), at)
             case SendToDrafter():
-                pass
+                pass  # As often as a commit, and nothing to note of it.
             case Discarded(record):
                 known.rounds.pop(record.round, None)
                 self._meters.round(record, RoundOutcome.DISCARDED)

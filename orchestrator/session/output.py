@@ -278,7 +278,7 @@ class Output:
         return waiting
 
     async def _news(self) -> None:
-        """Wait for what comes next. An `asyncio.Event` for each time would cost twice as much."""
+        """Wait for what comes next. An `asyncio.Event` for each time would take 1 µs more."""
         news = asyncio.get_running_loop().create_future()
         self._waiting.add(news)
         try:

@@ -347,7 +347,7 @@ class WorkerLink:
     def _absorb(self, event: WorkerEvent) -> None:
         match event:
             case Draft() | Verdict():
-                pass
+                pass  # Most events; they ask nothing of the link.
             case Progress():
                 if event.steps != self.progress.steps or not event.queued_tokens:
                     self._moved_at = self._now

@@ -1,7 +1,7 @@
 """What a pacing policy sees, decides and observes.
 
-Values that every round makes anew are named tuples, here and in `learned`: making one is
-faster than a frozen dataclass, which sets field after field.
+Values that every round makes anew are named tuples, here, in `learned` and the policies for
+chains: making one is faster than a frozen dataclass, which sets field after field.
 """
 
 from __future__ import annotations

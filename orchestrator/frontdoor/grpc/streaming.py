@@ -24,7 +24,7 @@ class Reader:
         self._context, self._patience, self._limit = context, patience, limit
         self._loop = asyncio.get_running_loop()
         self._began, self._waits_since = False, math.inf
-        # One timer for a stream: to set another for each message would cost more than to write it.
+        # One timer for a stream: another one for each message would take 3 µs.
         self._timer = self._loop.call_later(patience, self._look)
 
     async def hears(self, message: Any) -> bool:

@@ -37,6 +37,7 @@ from services.contract.wire.verifier import (
 
 C = TypeVar("C")
 E = TypeVar("E")
+M = TypeVar("M")
 
 MOST_IN_MESSAGE = 65_536
 """Commands or events in one message: as many as ever wait to be sent."""
@@ -62,8 +63,7 @@ class LinkCodec(Generic[C, E]):
 
     def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
         """One message of the orchestrator; `hello` in the first only."""
-        states = [states_of(command) for command in commands]
-        bare = map(without_states, commands) if any(states) else commands
+        bare, states = _apart(commands)
         message = self.request_class(
             hello=None if hello is None else encode_hello(hello),
             commands=[self.encode_command(command) for command in bare],
@@ -79,8 +79,7 @@ class LinkCodec(Generic[C, E]):
 
     def encode_response(self, events: Sequence[E]) -> Any:
         """One message of the worker."""
-        states = [states_of(event) for event in events]
-        bare = map(without_states, events) if any(states) else events
+        bare, states = _apart(events)
         message = self.response_class(events=[self.encode_event(event) for event in bare])
         _put_states(message.events, "event", states)
         return message
@@ -110,11 +109,18 @@ def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) ->
     yield from in_messages(encode, batch[middle:])
 
 
+def _apart(batch: Sequence[M]) -> tuple[Sequence[M], list[bytes]]:
+    """The batch without states, and those of each."""
+    states = [states_of(one) for one in batch]
+    return [without_states(one) for one in batch] if any(states) else batch, states
+
+
 def _put_states(encoded: Sequence[Any], group: str, states: Sequence[bytes]) -> None:
     """Copy states to where they leave from: a message put into another one is copied twice."""
-    for place in [place for place, one in enumerate(states) if one]:
-        slot = encoded[place]
-        getattr(slot, slot.WhichOneof(group)).states = states[place]
+    for place, one in enumerate(states):
+        if one:
+            slot = encoded[place]
+            getattr(slot, slot.WhichOneof(group)).states = one
 
 
 def _require_few(batch: Sequence[Any]) -> None:
