@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tiers import is_slow
+
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from tests.otlp_receiver import OtlpReceiver
 
 # A machine that runs tests may stand still for seconds: what is slow is not wrong.
-settings.register_profile("paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("paceline")
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", _PATIENT)
+# A fifth of the examples (see `tests.tries`), and the same ones every time.
+settings.register_profile("quick", _PATIENT, max_examples=20, derandomize=True)
+settings.load_profile("full")
 
-# Where real servers, processes and signals answer in real time. A test of theirs that fails is
-# tried once more, and both attempts are reported; what computes laws and text is never.
+# Where real servers, processes and signals answer in real time. A slow test of theirs that fails is
+# tried once more, and both attempts are reported; what computes laws and text is never, and
+# nothing in the first tier.
 REAL_TIME = {
     "bench",
     "console",
@@ -61,9 +67,24 @@ def receiver(no_otel: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpRec
         yield receiver
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run without slow tests does not even import their files."""
+    whole = not config.option.markexpr.startswith("not slow")
+    if (
+        whole
+        or not collection_path.name.startswith("test_")
+        or _HERE not in collection_path.parents
+    ):
+        return None
+    return is_slow(collection_path.relative_to(_HERE).as_posix()) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(_HERE).parts[0] in REAL_TIME:
+        path = item.path.relative_to(_HERE)
+        if is_slow(path.as_posix()) and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") and path.parts[0] in REAL_TIME:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

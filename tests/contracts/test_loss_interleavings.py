@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from fakeredis import FakeServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.session.ports import SessionKey
@@ -16,6 +16,7 @@ from services.contract.errors import PacelineError
 from services.contract.types import SessionStatus
 from tests.contracts.backends import Backend
 from tests.contracts.owners import Owner
+from tests.tries import tries
 
 NAMES = ("o1", "o2")
 ACTIONS = st.tuples(
@@ -119,7 +120,7 @@ def test_owners_of_a_server_that_falls_back_never_mix_their_words(monkeypatch):
     with asyncio.Runner() as runner:
         stores = runner.run(two_stores())
 
-        @settings(max_examples=100, deadline=None)
+        @tries(100)
         @given(st.lists(ACTIONS, max_size=25))
         def play_on(actions):
             runner.run(play(server, stores, SessionKey("acme", str(next(examples))), actions))

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from fakeredis import FakeServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.session.ports import SessionKey, StoredSession
 from services.contract.errors import Fenced, PacelineError
 from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
+from tests.tries import tries
 
 OWNERS = ("o1", "o2")
 ACTIONS = st.tuples(
@@ -102,7 +103,7 @@ def test_two_owners_in_turn_leave_a_chain_of_accepted_commits():
     with asyncio.Runner() as runner:
         stores = runner.run(two_stores())
 
-        @settings(max_examples=100, deadline=None)
+        @tries(100)
         @given(st.lists(ACTIONS, max_size=25))
         def chain(actions):
             runner.run(play(stores, SessionKey("acme", str(next(examples))), actions))

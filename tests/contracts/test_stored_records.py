@@ -5,12 +5,13 @@ from itertools import count
 
 import pytest
 from fakeredis import FakeServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.session.ports import SessionKey
 from services.contract.errors import DataLoss, PacelineError, StoreError
 from tests.contracts.backends import KEY, NEW, Backend, begun
+from tests.tries import tries
 
 FIELDS = (
     "version", "status", "term", "owner", "digest", "target_fingerprint", "prompt", "prompt_len",
@@ -102,7 +103,7 @@ def test_no_bytes_in_a_record_end_the_store():
     with asyncio.Runner() as runner:
         store = runner.run(backend.store())
 
-        @settings(max_examples=60, deadline=None)
+        @tries(60)
         @given(st.sampled_from(FIELDS), VALUES)
         def survive(field, value):
             runner.run(use(store, backend, SessionKey("acme", str(next(examples))), field, value))

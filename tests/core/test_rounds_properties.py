@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.events import NeedWorker, Tick
@@ -11,6 +11,7 @@ from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Phase
 from services.contract.types import VerifyMode
 from tests.core.world import Faults, World
+from tests.tries import tries
 
 FAULTS = st.builds(
     Faults,
@@ -34,7 +35,7 @@ WORLDS = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(**WORLDS)
 def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, faults, **world):
     """Lossless, fresh, live and growing at once: `World.check` looks after every event."""
@@ -43,7 +44,7 @@ def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, fau
     assert sim.lawful()
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(
     seed=st.integers(0, 2**32),
     duplicates=st.sampled_from([0.0, 0.3]),
@@ -59,7 +60,7 @@ def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
     assert sim.state.epoch == 1 or not sim.state.config.mode.exact_match
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(seed=st.integers(0, 2**32), mode=WORLDS["mode"])
 def test_plain_decoding_needs_no_drafter(seed, mode):
     sim = World(seed, Faults(), mode=mode, method="").run()
@@ -81,7 +82,7 @@ def test_a_session_without_a_verifier_is_suspended_in_time(pacing):
     assert sim.state.phase is Phase.SUSPENDED
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(seed=st.integers(0, 2**32), turns=st.integers(1, 400), mode=WORLDS["mode"])
 def test_a_new_owner_goes_on_from_what_was_stored(seed, turns, mode):
     first = World(seed, Faults(accuracy=0.7), mode=mode).run(steps=turns)

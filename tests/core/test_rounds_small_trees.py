@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import events, rounds
@@ -20,6 +20,7 @@ from services.contract.top_rows import pack
 from services.contract.tree_handover import Handover
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from tests.tries import tries
 
 Target = Callable[[Sequence[int]], int]
 MOST = 60
@@ -170,7 +171,7 @@ def follows(table: Sequence[int]) -> Target:
     return lambda text: table[(text[-1] + 3 * text[-2]) % len(table)]
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=12),
     st.lists(st.integers(0, 9), min_size=2, max_size=12).map(tuple),

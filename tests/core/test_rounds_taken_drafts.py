@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate, cycle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import events, rounds
@@ -25,6 +25,7 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.trees import shortened
 from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
+from tests.tries import tries
 
 MOST = 40
 LIMIT = 4000
@@ -202,7 +203,7 @@ PROMPTS = st.lists(st.integers(0, 9), min_size=2, max_size=12).map(tuple)
 ORDERS = st.lists(st.integers(0, 59), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(TABLES, PROMPTS, ORDERS)
 def test_the_text_is_the_targets_in_any_order(table, prompt, order):
     world = World(follows(table), prompt, order)
@@ -212,7 +213,7 @@ def test_the_text_is_the_targets_in_any_order(table, prompt, order):
     assert (state.verifier_failures, state.verifier_losses, state.resyncs) == (0, 0, 0)
 
 
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(TABLES, PROMPTS, ORDERS, st.lists(st.tuples(st.integers(1, 120), st.booleans()), max_size=4))
 def test_workers_that_are_lost_meanwhile_cost_no_token(table, prompt, order, losses):
     """Of the two in one process either is lost, and comes back beside the other or not."""

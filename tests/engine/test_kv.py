@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,13 +13,14 @@ from services.engine.native import pages
 from services.engine.native.pages import PAGE
 from tests.engine import conftest as kit
 from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
+from tests.tries import tries
 
 TEXTS = st.lists(st.integers(3, 319), min_size=1, max_size=9)
 STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
-@settings(max_examples=12, deadline=None)
+@tries(12)
 @given(steps=STEPS)
 def test_kv_after_any_commits_and_rollbacks_equals_a_fresh_prefill(arch, steps):
     engine = kit.engine_of(arch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.engine.lending import Lending
@@ -13,6 +13,7 @@ from services.engine.native.kv import Loan
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import CLOSE, engine_of, feed, random_text, stock_logits
+from tests.tries import tries
 
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
 TOKENS = st.lists(st.integers(3, 319), min_size=1, max_size=7)
@@ -36,7 +37,7 @@ def masked(engine: NativeEngine, cache: PagedCache, tokens: list[int]) -> torch.
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2"])
-@settings(max_examples=15, deadline=None)
+@tries(15)
 @given(rounds=ROUNDS)
 def test_whatever_a_loan_writes_the_lender_computes_as_if_it_were_alone(arch, rounds):
     engine = engine_of(arch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.engine.native import pages as pages_module
@@ -15,6 +15,7 @@ from services.engine.native.pages import PAGE, Arena, Memory
 from services.engine.port import Segment
 from tests.engine import conftest as kit
 from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
+from tests.tries import tries
 
 
 def close_to_stock(rows, arch, text):
@@ -27,7 +28,7 @@ LENGTHS = st.lists(
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text", "gemma2"])
-@settings(max_examples=10, deadline=None)
+@tries(10)
 @given(lengths=LENGTHS)
 def test_sessions_of_any_lengths_share_steps_as_if_each_were_alone(arch, lengths):
     """Texts within a page and beyond several, one row to many more than are padded."""
@@ -206,7 +207,7 @@ def memory_of(pages=8):
     return budget, torch.zeros(1, 2, 1, 4)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5 * PAGE)), max_size=30))
 def test_pages_are_held_by_one_and_none_is_lost(steps):
     budget, like = memory_of()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
 from tests.engine import conftest as kit
 from tests.engine.conftest import CLOSE, feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
+from tests.tries import tries
 
 MASKS = [
     SkipMask.of(2, attention=[0]),
@@ -197,7 +198,7 @@ STEPS = st.lists(STEP, min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
-@settings(max_examples=20, deadline=None)
+@tries(20)
 @given(steps=STEPS)
 def test_any_steps_and_rollbacks_give_the_logits_of_the_same_masks_afresh(arch, steps) -> None:
     """Each token's K/V is that of its own mask; a step that would miss some is refused."""

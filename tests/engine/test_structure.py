@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.formats import MOST_CHARACTERS, problem
@@ -16,6 +16,7 @@ from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures
 from tests.answers import answer_schema, is_answer
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.tries import tries
 
 OPTIONS = ("the drafter", "the drafters", "the target", "a", "élan", 'a "quote"\n', "0")
 LONGEST = 8
@@ -122,7 +123,7 @@ MOVED = {
 
 
 @pytest.mark.parametrize("wanted", MOVED.values(), ids=MOVED)
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.data())
 def test_masks_do_not_depend_on_the_moves_that_led_to_them(structures, wanted, data):
     """Draft paths that are walked, kept in part and taken back leave no trace."""

@@ -7,7 +7,7 @@ hypothesis chooses shrink to the smallest that goes wrong.
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2
@@ -15,6 +15,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2
 from tests.fuzz.arena import Arena
 from tests.fuzz.messages import arbitrary, mutated
 from tests.fuzz.targets import INFERENCE, TARGETS, raw_bytes, some_calls
+from tests.tries import tries
 
 CHOICES = st.randoms(use_true_random=False)
 GENERATE, RESUME = INFERENCE[:2]
@@ -53,7 +54,7 @@ def test_random_messages_are_answered_properly(arena, seed):
     assert arena.findings.messages >= before + 800
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@tries(15, suppress_health_check=list(HealthCheck))
 @given(CHOICES)
 def test_chosen_messages_are_answered_properly(arena, random):
     arena.send(some_calls(random, 6))
@@ -77,7 +78,7 @@ def test_a_session_that_is_started_and_resumed_at_once_has_one_owner(arena):
     arena.send(calls)
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(CHOICES)
 def test_any_message_can_be_sent_and_its_bytes_can_be_damaged(random):
     target = random.choice(TARGETS)

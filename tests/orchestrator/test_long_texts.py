@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 from tokenizers import AddedToken, normalizers, pre_tokenizers
@@ -27,6 +27,7 @@ from orchestrator.text.lengths import _COMPOSED, reach_of
 from services.contract.errors import InvalidRequest, Overloaded
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make
 from tests.orchestrator.text_kit import BACKENDS, EOS, TEXT, bundle, byte_level_backend
+from tests.tries import tries
 from tests.waiting import until
 
 MIB4 = 4 << 20
@@ -84,7 +85,7 @@ def test_ids_are_those_of_the_call_that_also_tells_where_tokens_stand(name: str,
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(text=WORDS, times=st.sampled_from((1, 1, 60)), short=st.integers(0, 3))
 def test_no_text_is_refused_that_has_no_more_tokens_than_are_allowed(
     name: str, text: str, times: int, short: int

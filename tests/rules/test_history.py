@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.types import ResolvedSampling
 from services.engine.sampling import History, wants_history
 from tests.rules.test_penalties import history_of
+from tests.tries import tries
 
 tokens = st.lists(st.integers(0, 300), max_size=40)
 
 
 @given(tokens, st.lists(st.tuples(tokens, st.integers(0, 60))), tokens)
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_a_history_grown_and_rewound_equals_one_made_anew(prompt, moves, path):
     history, output = History(prompt), []
     for added, cut in moves:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import grpc
 import paceline
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline import EMPTY_HASH, Chunk, Client, PromptLogprobs, TokenLogprobs, extend_hash
 from paceline._progress import Progress
@@ -25,6 +25,7 @@ from tests.services.breaking_inference import (
     serving,
     status,
 )
+from tests.tries import tries
 
 Code = grpc.StatusCode
 MESSAGES = 5  # Started, three chunks, Complete
@@ -265,7 +266,7 @@ plans = st.lists(
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(tuple)
 
 
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(sizes, plans, st.sampled_from([("only",), ("first", "second", "third")]))
 def test_whatever_breaks_the_tokens_are_the_whole_text_once(sizes, plan, names):
     async def scenario():

@@ -3,12 +3,13 @@
 from graphlib import TopologicalSorter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.types import node_depths
 from services.drafter.comb import Level
 from services.drafter.methods.graph.draft_graph import ROOT, DraftGraph, GraphRules
+from tests.tries import tries
 
 OPEN = {"sibling_share": 0.0, "leaf_weight": 0.0}
 FALLING = (0.5, 0.25, 0.125)
@@ -190,7 +191,7 @@ RULES = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(RULES, GROWTH, st.integers(1, 8), st.integers(1, 60))
 def test_any_graph_is_acyclic_bounded_and_unfolds_to_a_tree_of_its_own_paths(
     rules, growth, depth, most

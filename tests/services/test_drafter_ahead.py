@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -21,6 +21,7 @@ from services.engine.ngram_file import FIRSTS, NgramFile
 from services.engine.port import Segment
 from tests.services import drafter_kit
 from tests.services.drafter_kit import SAMPLED, VOCAB, Clear, Worker, real_engine
+from tests.tries import tries
 
 NAME = "ngram,model"
 
@@ -118,7 +119,7 @@ def test_without_time_the_model_says_nothing_and_the_text_is_read_later():
     assert bench.places.unseen == 0
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.integers(0, 2**32 - 1))
 def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed):
     source, bench = random.Random(seed), Bench(rules=AheadRules(1 + seed % 12, 5))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -16,6 +16,7 @@ from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from tests.services.drafter_kit import Worker, real_engine, tokens_of
 from tests.services.verifier_bench import Table, block
+from tests.tries import tries
 
 PROMPT = tuple(range(10, 30))
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
@@ -117,7 +118,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(MOVES, st.sampled_from(["skip", "lookahead", "riding"]))
 def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(moves, method):
     process = Process(method).open_judges()

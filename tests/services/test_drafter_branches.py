@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.step_records import StepRecord
@@ -26,6 +26,7 @@ from tests.services.drafter_kit import (
     real_engine,
     tokens_of,
 )
+from tests.tries import tries
 
 SOME = PrepareRules(tokens=12, rows=4)
 WIDE = PrepareRules(tokens=40, rows=40, least=0.0)
@@ -253,7 +254,7 @@ def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode):
         assert prepared == tokens_of(plain.run())[: len(prepared)]
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(MOVES, MODES, LAWS, st.integers(1, 6), st.integers(1, 5))
 def test_every_text_is_what_it_is_without_preparing(moves, mode, law, window, rows):
     made = []
@@ -269,7 +270,7 @@ def test_every_text_is_what_it_is_without_preparing(moves, mode, law, window, ro
     assert made[0] == made[1]
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(MOVES, st.integers(1, 6), st.integers(1, 5))
 def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(moves, window, rows):
     """The laws of the fake engine depend on all that is in KV, and on its order."""

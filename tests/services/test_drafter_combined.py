@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -24,6 +24,7 @@ from tests.services.drafter_kit import (
     paths_of,
     tokens_of,
 )
+from tests.tries import tries
 
 KEY = (0, "s")
 
@@ -213,7 +214,7 @@ def trees(draw):
     return t.DraftTree(tokens, tuple(draw(st.integers(-1, i - 1)) for i in range(len(tokens))))
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.lists(trees(), max_size=4))
 def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts):
     tree, _ = merge(drafts, [bytes(len(draft)) for draft in drafts])
@@ -222,7 +223,7 @@ def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts):
     assert all(parent < node for node, parent in enumerate(tree.every_parent))
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.lists(trees(), max_size=4), st.integers(1, 6))
 def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(drafts, most):
     said = [bytes((place + 1,)) * len(draft) for place, draft in enumerate(drafts)]
@@ -327,7 +328,7 @@ PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
 turns = st.lists(st.tuples(st.integers(0, 5), st.integers(0, VOCAB - 1), st.booleans()), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(
     turns,
     st.sampled_from(["ngram,model", "model,ngram"]),

@@ -1,7 +1,7 @@
 """Drafts with several candidates per node: their shape, order, bounds, and the KV behind them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -18,6 +18,7 @@ from tests.services.drafter_kit import (
     Harness,
     tokens_of,
 )
+from tests.tries import tries
 
 
 def levels_of(tree):
@@ -319,7 +320,7 @@ COMMITS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.data())
 def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(data):
     mode = data.draw(st.sampled_from(t.VerifyMode))

@@ -1,7 +1,7 @@
 """The drafter's core: sessions of many links, commands, steps and failures."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -10,6 +10,7 @@ from services.contract.step_records import StepEntry
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import KVUsage, Proposed
 from tests.services import drafter_kit
+from tests.tries import tries
 
 
 class Counting:
@@ -311,7 +312,7 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.lists(st.tuples(st.integers(0, 1), COMMANDS, st.integers(0, 3)), max_size=30))
 def test_no_sequence_of_commands_raises_or_never_rests(moves):
     harness = Harness()

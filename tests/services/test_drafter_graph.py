@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -25,6 +25,7 @@ from tests.services.drafter_kit import (
     real_engine,
     tokens_of,
 )
+from tests.tries import tries
 
 ALL = GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=None)
 """Every candidate is a node."""
@@ -347,7 +348,7 @@ def check_kv(engine, made):
         assert cache.text_at(root + entry) == [*text[:root], *path]
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(data):
     engine = data.draw(st.sampled_from([FakeEngine, Repeating]))()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -23,6 +23,7 @@ from tests.services.drafter_kit import (
     SoftEngine,
     opening,
 )
+from tests.tries import tries
 
 LAW = t.ResolvedSampling(max_tokens=200, presence_penalty=0.3)
 
@@ -191,7 +192,7 @@ HOSTILE = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(
     HOSTILE,
     st.integers(1, 3),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.types import (
@@ -35,6 +35,7 @@ from tests.services.drafter_kit import (
     tokens_of,
 )
 from tests.services.test_drafter_model import MOVES
+from tests.tries import tries
 
 L = len(SoftEngine.soft_ids)
 PENALISED = ResolvedSampling(
@@ -94,7 +95,7 @@ def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyon
     assert [draft.final for draft in drafts if draft.session == "long"][-1]
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data):
     harness = harness_of(step_tokens=data.draw(st.integers(1, 8)))

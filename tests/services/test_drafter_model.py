@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -22,6 +22,7 @@ from tests.services.drafter_kit import (
     tokens_of,
     trunk_of,
 )
+from tests.tries import tries
 
 MOVES = st.lists(
     st.tuples(
@@ -62,7 +63,7 @@ def test_a_verifier_ahead_is_caught_up_in_one_step():
     assert harness.engine.forwards == [[4]]
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data):
     engine = FakeEngine()

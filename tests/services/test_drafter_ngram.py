@@ -1,12 +1,13 @@
 """Prompt lookup: what is copied, and that the index follows the text."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.drafter.methods.ngram.ngram import NgramDrafter, NgramIndex, copy_from
 from tests.services.drafter_kit import Worker
+from tests.tries import tries
 
 
 def ngram():
@@ -88,7 +89,7 @@ def slow_match(text, shortest, longest):
     return 0
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.lists(st.integers(0, 2), max_size=8)), max_size=12)
 )

@@ -1,7 +1,7 @@
 """The drafter's bookkeeping of one session, against any order of commits and drafts."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -9,6 +9,7 @@ from services.contract.errors import InvalidRequest
 from services.drafter.session import MAX_HELD_COMMITS, DraftSession
 from tests.services import drafter_kit
 from tests.services.drafter_kit import SAMPLED
+from tests.tries import tries
 
 
 def opened(**changes):
@@ -103,7 +104,7 @@ def histories(draw):
     return truth, doubled, [random.randint(0, 5) for _ in doubled]
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(histories(), st.integers(1, 8))
 def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(history, window):
     truth, commits, drafts_between = history
@@ -122,7 +123,7 @@ def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(history, wind
     assert imaginary.session.epoch == max(c.epoch for c in commits)
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=30))
 def test_a_perfect_drafter_is_never_rolled_back(moves):
     truth = []
@@ -140,7 +141,7 @@ def test_a_perfect_drafter_is_never_rolled_back(moves):
         imaginary.check(truth)
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(histories(), st.integers(0, 4))
 def test_every_turn_ends_with_exactly_one_final_draft(history, window):
     session = DraftSession(opened(window=window))

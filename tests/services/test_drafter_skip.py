@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.errors import StartError
@@ -32,6 +32,7 @@ from tests.services.drafter_kit import (
     trunk_of,
 )
 from tests.services.test_drafter_model import MOVES
+from tests.tries import tries
 
 NEVER = Exit(0.0, adaptive=False)
 FIXED = Exit(0.4, adaptive=False)
@@ -118,7 +119,7 @@ def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward():
     assert tokens_of(drafts, "b") == continuation([4, 5, 6], 3, 6)
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data):
     rule = Exit(data.draw(st.sampled_from([0.0, 0.3, 0.5])), data.draw(st.booleans()))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from services.contract.types import ResolvedSampling, VerifyMode
@@ -17,6 +17,7 @@ from tests.services.skip_search_kit import (
     own_text,
     read,
 )
+from tests.tries import tries
 
 # --- at whose cost --------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tries(25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(VerifyMode)), MOVES, st.integers(0, 3))
 def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own(mode, moves, seed):
     """Whatever is committed, drafted and searched in between."""

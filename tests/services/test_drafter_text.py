@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -25,6 +25,7 @@ from tests.services.text_kit import (
     lower_case,
     sentence_piece,
 )
+from tests.tries import tries
 
 VOCABULARIES = {
     "bytes": byte_level(),
@@ -77,7 +78,7 @@ def test_tokens_spell_the_text_and_are_never_marks(name, text):
     assert found.ends[-1:] == ([len(text.encode())] if text else [])
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.sampled_from(SPELLING), st.binary(max_size=40))
 def test_any_bytes_are_encoded_one_by_one_where_they_are_no_text(name, data):
     own = coder(VOCABULARIES[name])
@@ -281,7 +282,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.sampled_from(sorted(VOCABULARIES)), st.sampled_from(sorted(VOCABULARIES)), MOVES)
 def test_whatever_happens_both_texts_are_one(target, draft, moves):
     """Random tokens on both sides, lone bytes and marks too, and texts that go back."""

@@ -1,7 +1,7 @@
 """The phrase pool: what it learns, keeps apart, forgets, and what a drafter makes of it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
@@ -9,6 +9,7 @@ from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.phrases import Learner, PhraseLimits, PhrasePool, teach
 from services.drafter.protocol import Ask
 from tests.services.drafter_kit import SAMPLED, Worker, opening, tokens_of
+from tests.tries import tries
 
 SMALL = PhraseLimits(shortest=2, longest=3, length=4)
 
@@ -97,7 +98,7 @@ def replay(events, limits):
     return pool
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(deeds)
 def test_the_bounds_hold_and_equal_histories_leave_equal_pools(events):
     limits = PhraseLimits(1, 2, 3, per_scope=7, capacity=12)
@@ -107,7 +108,7 @@ def test_the_bounds_hold_and_equal_histories_leave_equal_pools(events):
             assert first.find(scope, key) == second.find(scope, key)
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(deeds)
 def test_a_scope_holds_what_it_would_hold_alone(events):
     together = replay(events, SMALL)
@@ -163,7 +164,7 @@ def test_a_draft_that_was_wrong_from_the_start_or_accepted_leaves_no_guess():
     assert len(pool) == 0
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=30),
     st.lists(st.tuples(st.integers(1, 4), texts), max_size=12),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import random_keys as keys
@@ -17,6 +17,7 @@ from services.engine import noise
 from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
 from tests.services import drafter_kit
 from tests.services.drafter_kit import EXACT, Worker
+from tests.tries import tries
 
 VOCAB = 50
 
@@ -49,7 +50,7 @@ class Bench(Worker):
 texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(texts, st.sampled_from(EXACT))
 def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
     (draft,) = Bench().drafts(opening(prompt, mode))
@@ -67,7 +68,7 @@ def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
         assert below <= (1.0 if parent < 0 else reach[parent]) + 1e-9
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(texts, st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=6))
 def test_a_tree_is_a_function_of_the_text_alone(prompt, commits):
     bench, output = Bench(), []
@@ -187,7 +188,7 @@ def test_a_file_of_another_vocabulary_or_of_unknown_tokens_is_left_alone(prompt,
     assert draft.tree.token_ids == ()
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**32 - 1),

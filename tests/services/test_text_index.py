@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.drafter.methods.ngram.text_index import (
@@ -12,6 +12,7 @@ from services.drafter.methods.ngram.text_index import (
     TextIndex,
     Votes,
 )
+from tests.tries import tries
 
 
 def searched(text, context):
@@ -33,7 +34,7 @@ def searched(text, context):
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(
     st.lists(
         st.tuples(st.integers(0, 40), st.lists(st.sampled_from([0, 1, 2, BORDER]), max_size=9)),

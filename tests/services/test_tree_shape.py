@@ -5,11 +5,12 @@ from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.types import node_depths
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
+from tests.tries import tries
 
 RATES = st.lists(st.floats(0.01, 0.6), min_size=1, max_size=4).map(
     lambda rates: sorted(rates, reverse=True)
@@ -57,7 +58,7 @@ def recursion(rates, nodes, depth):
     return best(nodes + 1, depth)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(RATES, st.integers(1, 6), st.integers(1, 4))
 def test_no_tree_of_as_many_nodes_brings_more(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
@@ -66,14 +67,14 @@ def test_no_tree_of_as_many_nodes_brings_more(rates, nodes, depth):
     assert shape.tokens == pytest.approx(brings(shape.parents, rates))
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(RATES, st.integers(1, 20), st.integers(1, 6))
 def test_it_is_the_optimum_of_sequoias_recursion(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
     assert shape.tokens == pytest.approx(recursion(rates, len(shape), depth))
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(RATES, st.integers(0, 30), st.integers(1, 6))
 def test_every_first_part_is_a_tree_with_siblings_in_order(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
@@ -85,7 +86,7 @@ def test_every_first_part_is_a_tree_with_siblings_in_order(rates, nodes, depth):
     assert list(shape.reach) == sorted(shape.reach, reverse=True)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(RATES, st.floats(0.0, 0.2), st.floats(0.0, 1.0))
 def test_size_and_depth_are_those_of_the_fastest_of_all_trees(rates, slope, draft):
     def pace(parents):

@@ -21,7 +21,8 @@ HELD_BY = ("held by", "test")
 QUIET = ("-p", "no:cacheprovider", "--collect-only")
 CUT = "--- the next run ---"
 _NAMED = re.compile(r"`((?:tests/)?[\w/]+(?:\.py)?)`")
-_RUNS = re.compile(r"^make (test|faults|proof)(?![\w-])([^|>\n]*)", re.MULTILINE)
+_PYTEST = re.compile(r" -m pytest (.*?)(?:; .*)?$", re.MULTILINE)
+_RUNS = re.compile(r"^make (test-all|faults|proof)(?![\w-])([^|>\n]*)", re.MULTILINE)
 
 
 def named(page: Path) -> set[str]:
@@ -45,17 +46,23 @@ PROMISES = {page: named(page) for page in EVERY_PAGE if named(page)}
 GUARANTEES = PROMISES[DOCS / "guarantees.md"]
 
 
-def pytest_arguments(target: str, given: str) -> list[str]:
-    """What `make TARGET PYTEST=GIVEN` tells pytest of the tests to run."""
-    [recipe] = re.findall(rf"^{target}:.*\n\t.* -m pytest (.*)$", MAKEFILE, re.MULTILINE)
-    return shlex.split(recipe.replace("$(PYTEST)", given).replace("$(JOBS)", "0"))
+def pytest_arguments(target: str, given: str = "") -> list[list[str]]:
+    """What `make TARGET PYTEST=GIVEN` tells pytest of the tests to run, of each run."""
+    told = subprocess.run(
+        ("make", "--dry-run", "--always-make", target, f"PYTEST={given}", "JOBS=0"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [shlex.split(line) for line in _PYTEST.findall(told)]
 
 
 def runs() -> Iterator[list[str]]:
     """The arguments of each run of pytest in CI."""
     for target, rest in _RUNS.findall(CI):
         variables = dict(word.partition("=")[::2] for word in shlex.split(rest) if "=" in word)
-        yield pytest_arguments(target, variables.get("PYTEST", ""))
+        yield from pytest_arguments(target, variables.get("PYTEST", ""))
 
 
 def collected(*runs: Sequence[str]) -> list[set[str]]:
@@ -84,10 +91,26 @@ def files_of(place: str) -> list[str]:
 
 
 def test_ci_runs_every_test_and_some_that_take_minutes():
-    every, faults, *_ = sorted(runs(), key=lambda arguments: "faults" in arguments)
-    assert every[-1] == "--no-loadscope-reorder"
-    assert faults[:2] == ["-m", "faults"]
+    assert set(map(tuple, pytest_arguments("test-all"))) < set(map(tuple, runs()))
+    assert any(arguments[:2] == ["-m", "faults"] for arguments in runs())
     assert "\nmake test-vllm\n" in CI, "what has an environment of its own"
+
+
+def test_both_tiers_hold_every_test_and_only_properties_run_twice():
+    first, second = pytest_arguments("test-all")
+    assert [first] == pytest_arguments("test")
+    every, early, late, again = collected(
+        ["-m", "not proof and not faults"], first, second, ["-m", "hypothesis"]
+    )
+    assert every == early | late
+    assert early & late <= again
+    assert len(early) > len(every) / 3
+
+
+def test_nothing_in_the_first_tier_is_tried_again():
+    [first] = pytest_arguments("test")
+    [flaky] = collected(["-m", f"({first[1]}) and flaky"])
+    assert flaky == set()
 
 
 @pytest.mark.parametrize("page", PROMISES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,0 +1,63 @@
+"""Which tests of another commit are in no tier: `python -m tests.suite.since COMMIT`.
+
+Each must stand in `gone.txt`, with the reason: a node id, or the beginning of several, a tab, why.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+GONE = Path(__file__).with_name("gone.txt")
+
+
+def reasons() -> dict[str, str]:
+    """By node id, or the beginning of some, why these tests are there no longer."""
+    lines = (line for line in GONE.read_text("utf-8").splitlines() if line.strip())
+    return dict(line.split("\t", 1) for line in lines)
+
+
+def node_ids(checkout: Path) -> set[str]:
+    """Every test that pytest collects in a checkout, `proof` and `faults` among them."""
+    command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-m", "")
+    done = subprocess.run(
+        [*command, "-qq", "-o", "addopts="],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def lost(before: set[str], now: set[str], gone: dict[str, str]) -> list[str]:
+    """The tests that were there before, are not now, and have no reason."""
+    return sorted(one for one in before - now if not one.startswith(tuple(gone)))
+
+
+def main() -> int:
+    """Print what is lost since a commit; the exit status (1 = something is)."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "checkout"
+        add = ("git", "worktree", "add", "--quiet", "--detach", str(place), sys.argv[1])
+        subprocess.run(add, cwd=ROOT, check=True)
+        try:
+            before = node_ids(place)
+        finally:
+            remove = ("git", "worktree", "remove", "--force", str(place))
+            subprocess.run(remove, cwd=ROOT, check=True)
+    now = node_ids(ROOT)
+    missing = lost(before, now, reasons())
+    print("\n".join(missing))
+    print(
+        f"{len(before)} tests before, {len(now)} now, {len(now - before)} new, {len(missing)} lost"
+    )
+    return bool(missing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
