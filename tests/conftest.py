@@ -82,7 +82,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(_HERE)
-        if is_slow(path.as_posix()) and not item.get_closest_marker("slow"):
+        if is_slow(path.as_posix() + item.nodeid.partition("::")[2]):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and path.parts[0] in REAL_TIME:
             item.add_marker(pytest.mark.flaky(reruns=1))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from tests.models import ARCHITECTURES
+
 FIRST = (
     "core/",
     "rules/",
@@ -35,10 +37,26 @@ FIRST = (
     "suite/",
     "processes/test_whole_system.py",
 )
-"""Folders and files."""
-_FIRST = re.compile("|".join(re.escape(place) for place in FIRST))
+"""Folders and files below `tests`."""
+EXCEPT = (
+    "proof/test_crash_points.py",
+    "proof/test_forms_crash_points.py",
+    "proof/test_services_law.py",
+    "orchestrator/test_chat_templates.py",
+    "orchestrator/test_long_texts.py",
+    "orchestrator/test_response_formats.py",
+    "orchestrator/test_template_bounds.py",
+    *(
+        f"services/test_drafter_{method}.py"
+        for method in ("ahead", "branches", "combined", "lookahead", "skip", "skip_search", "text")
+    ),
+)
+"""Files of theirs that take minutes, or bound seconds, as a busy machine may not."""
+_OTHERS = "|".join({*ARCHITECTURES} - {"llama"} | {"batch_invariant", "blocks_of_tokens"})
+_FIRST = re.compile("|".join(map(re.escape, FIRST)))
+_SECOND = re.compile(rf"{'|'.join(map(re.escape, EXCEPT))}|engine/.*\[.*(?<![a-z])({_OTHERS})(?![a-z])")
 
 
-def is_slow(path: str) -> bool:
-    """Whether a file, by its path below `tests`, is in the second tier alone."""
-    return _FIRST.match(path) is None
+def is_slow(name: str) -> bool:
+    """Whether a test, or its file, is in the second tier alone; its node id below `tests`."""
+    return _FIRST.match(name) is None or _SECOND.match(name) is not None

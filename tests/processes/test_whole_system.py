@@ -176,7 +176,12 @@ async def test_a_request_is_one_trace_through_every_process(
         return {span.resource[names.SERVICE_NAME] for span in spans()} == services
 
     ok = await asyncio.to_thread(receiver.wait_for, arrived, 60.0)
-    print(ok, len(receiver.spans), {(s.name, s.resource[names.SERVICE_NAME]) for s in spans()}, [s.attributes for s in receiver.named(names.GENERATE.name)][-2:])
+    print(
+        ok,
+        len(receiver.spans),
+        {(s.name, s.resource[names.SERVICE_NAME]) for s in spans()},
+        [s.attributes for s in receiver.named(names.GENERATE.name)][-2:],
+    )
     assert ok
     rounds = [span for span in spans() if span.name == names.SPEC_ROUND.name]
     emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
