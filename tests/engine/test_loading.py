@@ -162,7 +162,7 @@ def fake_conversion(monkeypatch):
     return runs
 
 
-def test_a_conversion_is_made_once_for_each_format_of_weights(tmp_path, fake_conversion):
+def test_a_conversion_is_made_once_per_dtype(tmp_path, fake_conversion):
     for dtype in ("float32", "bfloat16", "float32", "int8"):
         folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", dtype, tmp_path)
         assert (folder / "model.safetensors").read_bytes() == b"weights"

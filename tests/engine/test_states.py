@@ -26,7 +26,7 @@ def test_the_last_one_comes_out_of_the_last_layer(llama):
     torch.testing.assert_close(model.model.norm(states), stock_states(model, text, [2]))
 
 
-def test_they_come_in_the_number_format_that_rows_are_computed_in():
+def test_they_come_in_the_number_format_of_the_model():
     engine = engine_with(copy.deepcopy(model_of("llama")).to(torch.bfloat16))
     engine.watch([0, 1])
     cache = engine.new_cache(3)
