@@ -88,6 +88,7 @@ def test_ci_runs_every_test_and_some_that_take_minutes():
     assert every[-1] == "--no-loadscope-reorder"
     assert faults[:2] == ["-m", "faults"]
     assert "\nmake test-vllm\n" in CI, "what has an environment of its own"
+    assert "\nmake test-avx2\n" in CI, "what computes, on a CPU that has less"
 
 
 @pytest.mark.parametrize("page", PROMISES, ids=lambda page: str(page.relative_to(ROOT)))
