@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import torch
+from torch import Tensor
 
 from services.engine import number_formats
 from services.engine.native.packing import BlockedLinear
+
+_PACK = BlockedLinear._pack
 
 
 def told(patch: pytest.MonkeyPatch, **changed: bool) -> None:
@@ -18,10 +21,14 @@ def told(patch: pytest.MonkeyPatch, **changed: bool) -> None:
 
 
 def told_of_bfloat16(patch: pytest.MonkeyPatch, there: bool) -> None:
-    """Let the CPU multiply bfloat16, or not; skip where PyTorch refuses to emulate it."""
-    if there and number_formats.cpu().blocked:
-        try:
-            BlockedLinear(torch.nn.Linear(8, 8, dtype=torch.bfloat16))
-        except RuntimeError as error:
-            pytest.skip(f"PyTorch says: {str(error).splitlines()[0]}")
+    """Let the CPU multiply bfloat16, or not; a test in which PyTorch refuses to is skipped."""
+    if there and not number_formats.cpu().bfloat16:
+        patch.setattr(BlockedLinear, "_pack", _pack_or_skip)
     told(patch, bfloat16=there)
+
+
+def _pack_or_skip(linear: BlockedLinear, weight: Tensor) -> Any:
+    try:
+        return _PACK(linear, weight)
+    except RuntimeError as error:
+        pytest.skip(f"PyTorch says: {str(error).splitlines()[0]}")
