@@ -134,6 +134,5 @@ def test_it_accepts_as_much_as_in_float32(answers, exact, dtype, there, monkeypa
     """Behind short prompts and long ones, on CPUs that multiply bfloat16 and on others."""
     told_of_bfloat16(monkeypatch, there)
     found = accepted(_head(dtype), answers)
-    print(dtype, there, found.tolist(), exact.tolist())
     assert exact[0] > 0.3
     assert (found - exact).abs().max() < NEAR
