@@ -35,13 +35,13 @@ STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm test-vllm demo test test-all proof faults fuzz chaos hostile forms check format protos freeze bench certs \
+.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile forms check format protos freeze bench certs \
   image-check image-slim image-models image-vllm image-vllm-beside image-code scan clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
+	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
 	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
 	@echo "Seldom: freeze, scan; image-slim, image-models, image-vllm, image-vllm-beside, image-code (k8s/Dockerfile)."
 
@@ -74,6 +74,16 @@ test-all: setup ## every test
 	@$(TIER_1); one=$$?; \
 	$(TIER_2); two=$$?; \
 	case $$one$$two in 00|05|50) ;; *) exit 1 ;; esac
+
+# What computes, as on a CPU with AVX2 alone: ATen, and with it our number formats, oneDNN, MKL and
+# FBGEMM are told so.
+test-avx2: export ATEN_CPU_CAPABILITY = avx2
+test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
+test-avx2: export MKL_ENABLE_INSTRUCTIONS = AVX2
+test-avx2: export FBGEMM_ENABLE_INSTRUCTIONS = AVX2
+test-avx2: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) \
+	  tests/engine tests/bench/test_device.py tests/bench/test_head_formats.py $(PYTEST)
 
 # vLLM has pins of its own, so an environment of its own; llguidance is newer than it asks for, as
 # its own response formats are not served.

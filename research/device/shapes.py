@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from services.engine.number_formats import number_format
+
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         "hidden_size": 128,
@@ -86,13 +88,12 @@ def weight_bytes(shape: str, dtype: str) -> int:
     return sum(int(tensor.nbytes) for tensor in model.parameters())
 
 
-def bytes_per_token(shape: str, dtype: str) -> int:
-    """What the K/V of a token takes."""
+def bytes_per_token(shape: str, dtype: str, device: str) -> int:
+    """What the K/V of a token takes where the model runs."""
     config = _config(shape)
     width: int = config.hidden_size // config.num_attention_heads
     elements = 2 * int(config.num_hidden_layers) * int(config.num_key_value_heads) * width
-    size: int = getattr(torch, dtype).itemsize
-    return elements * size
+    return elements * number_format(dtype, device).computed.itemsize
 
 
 def _config(shape: str) -> Any:

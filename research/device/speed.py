@@ -79,7 +79,7 @@ def speed(engine: Engine, wanted: Wanted, device: str, own: Own | None = None) -
         return Timing(name, took, floor, apart)
 
     weights, rate = weight_bytes(wanted.shape, wanted.dtype), bandwidth(device)
-    each = wanted.text * bytes_per_token(wanted.shape, wanted.dtype)
+    each = wanted.text * bytes_per_token(wanted.shape, wanted.dtype, wanted.device)
     timings = []
     for count in wanted.sessions:
         caches = [_filled(engine, wanted.text) for _ in range(count)]

@@ -270,9 +270,9 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
     # vLLM's products of quantized models take 16 bits alone on some CPUs.
     if settings.device != "cpu" or settings.engine == "vllm":
         return "bfloat16"
-    from services.engine.start import drafts_in_int8
+    from services.engine import number_formats
 
-    return "int8" if drafts and drafts_in_int8() else "float32"
+    return "int8" if drafts and number_formats.cpu().int8 else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:

@@ -47,8 +47,3 @@ class ModelSpec:
     memory_share: float | None = None
     execution: Execution = "eager"
     batch_invariant: bool = False
-
-    @property
-    def read_dtype(self) -> str:
-        """The number format in which weights are read."""
-        return "bfloat16" if self.dtype == INT8 else self.dtype

@@ -66,9 +66,9 @@ def multiplies_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 by itself; elsewhere float32 is as fast."""
     if importlib.util.find_spec("torch") is None:
         return False
-    from services.engine.native.packing import has_bfloat16
+    from services.engine import number_formats
 
-    return has_bfloat16()
+    return number_formats.cpu().bfloat16
 
 
 def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:
@@ -131,10 +131,3 @@ def synthetic(
     pin(threads)
     make = target_engine if role is Role.VERIFIER else draft_engine
     return make(read_spec(file), kv_capacity_tokens)
-
-
-def drafts_in_int8() -> bool:
-    """Whether this CPU multiplies int8 weights, so that a draft model runs fastest in them."""
-    from services.engine.native.packing import rounds
-
-    return rounds()

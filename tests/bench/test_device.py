@@ -87,7 +87,7 @@ def test_the_floor_counts_what_an_engine_holds(tiny, dtype):
     engine = NativeEngine.taking(model, wanted.spec("tiny"))
     cache = engine.new_cache(70)
     engine.forward([Segment(cache, [1])])
-    assert bytes_per_token("tiny", dtype) == cache.bytes_per_token
+    assert bytes_per_token("tiny", dtype, "cpu") == cache.bytes_per_token
 
 
 def test_a_part_that_is_not_the_model_is_told_where_it_is_taken_apart(tiny):

@@ -9,6 +9,7 @@ from services.console import doctor
 from services.console.doctor import Checkpoint, choose, read_checkpoint, run_doctor
 from services.contract.errors import StartError
 from services.engine.start import Installed
+from tests.cpus import told
 from tests.models import tiny_model_folder
 
 NATIVE, VLLM = Installed("native", "torch 2"), Installed("vllm", "vllm 0.32.0")
@@ -20,7 +21,7 @@ PLAIN, AWQ = Checkpoint("llama"), Checkpoint("llama", "awq")
 
 @pytest.fixture(params=[True, False], ids=["bfloat16", "without"])
 def bfloat16(request, monkeypatch):
-    monkeypatch.setattr(doctor.start, "multiplies_bfloat16", lambda: request.param)
+    told(monkeypatch, bfloat16=request.param)
     return request.param
 
 

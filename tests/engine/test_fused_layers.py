@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
+from services.engine import number_formats
 from services.engine.native import NativeEngine, fused_layers, packing
 from services.engine.native.fused_layers import FusedLayer
 from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
@@ -184,7 +185,7 @@ def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     assert fused_of(engine_with(model_of("llama"), differentiable=True)) == [False, False]
     assert fused_of(engine_with(model_of("llama"))) == [True, True]
-    if packing.rounds():
+    if number_formats.cpu().int8:
         assert fused_of(engine_with(model_of("llama"), dtype="int8")) == [False, False]
     monkeypatch.setattr(packing, "SIBLINGS", ())
     assert fused_of(engine_with(model_of("llama"))) == [False, False]

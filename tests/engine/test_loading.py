@@ -163,10 +163,10 @@ def fake_conversion(monkeypatch):
 
 
 def test_a_conversion_is_made_once_per_dtype(tmp_path, fake_conversion):
-    for dtype in ("float32", "bfloat16", "float32"):
+    for dtype in ("float32", "bfloat16", "float32", "int8"):
         folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", dtype, tmp_path)
         assert (folder / "model.safetensors").read_bytes() == b"weights"
-    assert fake_conversion == ["float32", "bfloat16"]
+    assert fake_conversion == [torch.float32, torch.bfloat16]
 
 
 def test_a_broken_conversion_is_made_again(tmp_path, fake_conversion):

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
+from services.engine import number_formats
 from services.engine.native import NativeEngine, layout, packing
 from services.engine.native.layout import Layout
 from services.engine.spec import ModelSpec
+from tests.cpus import told
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 
@@ -108,7 +110,7 @@ def test_half_precision_stays_near_float32(arch, dtype):
 
 def packed_head(monkeypatch, seed=0):
     """The fp16 output layer of a model, as on a CPU without bfloat16, and its engine."""
-    monkeypatch.setattr(packing, "_NATIVE", ())
+    told(monkeypatch, bfloat16=False)
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data += seed
     if packing.packing_of(model) is None:
@@ -230,7 +232,7 @@ class Siblings(torch.nn.Module):
 
 
 needs_kernels = pytest.mark.skipif(
-    not (packing._on_x86() and packing._has_onednn() and packing._has_fbgemm()),
+    not (number_formats.cpu().blocked and number_formats.cpu().half),
     reason="this CPU, or this PyTorch, does not multiply so",
 )
 
@@ -268,7 +270,7 @@ def test_a_token_of_huge_values_leaves_the_others_their_own():
 
 
 def test_weights_are_not_rounded_where_nothing_multiplies_them(monkeypatch):
-    monkeypatch.setattr(packing, "rounds", lambda: False)
+    told(monkeypatch, int8=False)
     with pytest.raises(StartError, match="dtype int8 needs FBGEMM, which this CPU has not"):
         NativeEngine.from_model(model_of("llama"), spec=ModelSpec("llama", dtype="int8"))
 
@@ -366,7 +368,7 @@ def test_packed_weights_that_multiply_otherwise_are_refused(monkeypatch):
 
 
 def test_weights_too_large_for_fp16_are_not_packed(monkeypatch):
-    monkeypatch.setattr(packing, "_NATIVE", ())
+    told(monkeypatch, bfloat16=False)
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data[0, 0] = 1e5
     assert packing.packing_of(model) is None

@@ -12,6 +12,7 @@ from services.contract.errors import StartError
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from tests.cpus import told
 from tests.engine.conftest import CLOSE, emptied, engine_with, feed, model_of, random_text
 from tests.models import tiny_model
 
@@ -79,7 +80,7 @@ def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
 
 
 def test_packed_half_precision_weights_take_them_too(monkeypatch):
-    monkeypatch.setattr("services.engine.native.packing._NATIVE", ())
+    told(monkeypatch, bfloat16=False)
     rows = soft_rows("llama")
     whole = NativeEngine.from_model(model_of("llama"))
     model = tiny_model("llama").to(torch.bfloat16)

@@ -23,10 +23,11 @@ from services.drafter.registry import _dtype, build
 from services.drafter.settings import DrafterSettings
 from services.engine.checkpoint.files import weights_digest
 from services.engine.lookahead_file import Lookahead, save_lookahead
-from services.engine.native import NativeEngine, packing
+from services.engine.native import NativeEngine
 from services.engine.skip_mask import SkipMask, every_second
 from services.engine.skip_mask_file import MaskFile, write_mask
 from services.runtime.serving import open_channel
+from tests.cpus import told
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.drafter_kit import opening
 from tests.services.link_kit import first_event, process
@@ -54,7 +55,7 @@ def test_the_methods_follow_from_what_is_there(values, names):
 def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypatch):
     auto, asked = DrafterSettings(), DrafterSettings(dtype="bfloat16")
     for able, found in ((True, "int8"), (False, "float32")):
-        monkeypatch.setattr(packing, "rounds", lambda able=able: able)
+        told(monkeypatch, int8=able)
         assert _dtype(auto, drafts=True) == found
         assert _dtype(auto, drafts=False) == "float32"
         assert _dtype(asked, drafts=True) == "bfloat16"

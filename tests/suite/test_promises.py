@@ -94,6 +94,7 @@ def test_ci_runs_every_test_and_some_that_take_minutes():
     assert set(map(tuple, pytest_arguments("test-all"))) < set(map(tuple, runs()))
     assert any(arguments[:2] == ["-m", "faults"] for arguments in runs())
     assert "\nmake test-vllm\n" in CI, "what has an environment of its own"
+    assert "\nmake test-avx2\n" in CI, "what computes, on a CPU that has less"
 
 
 def test_both_tiers_hold_every_test_and_only_properties_run_twice():

@@ -15,8 +15,12 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from services.contract.errors import StartError
+
+if TYPE_CHECKING:
+    import torch
 
 GGUF_SOURCE = "gguf-dequantized"
 _MARK = "paceline.json"
@@ -25,11 +29,14 @@ _VERSION = 2
 
 
 def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
-    """The folder with the dequantized weights of a GGUF file, made if need be.
+    """The folder with the dequantized weights of a GGUF file for `dtype`, made if need be.
 
     Raises StartError when the file cannot be read or the cache not written.
     """
-    folder = cache / "models" / f"{digest[:24]}-{dtype}"
+    from services.engine.number_formats import name_of, number_format
+
+    read = number_format(dtype).read
+    folder = cache / "models" / f"{digest[:24]}-{name_of(read)}"
     if is_whole(folder):
         return folder
     try:
@@ -38,7 +45,7 @@ def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
     except OSError as error:
         raise StartError(f"cache folder {cache}: {error.strerror}") from error
     try:
-        _convert(file, dtype, scratch)
+        _convert(file, read, scratch)
         _mark(scratch)
         _move(scratch, folder)
     except Exception as error:
@@ -59,7 +66,7 @@ def is_whole(folder: Path) -> bool:
     return bool(mark.get("version") == _VERSION and sizes == mark["sizes"])
 
 
-def _convert(file: Path, dtype: str, target: Path) -> None:
+def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
@@ -71,7 +78,7 @@ def _convert(file: Path, dtype: str, target: Path) -> None:
         quantization_config=GgufConfig(dequantize=True),
         dtype=torch.float32,
     )
-    model.to(getattr(torch, dtype)).save_pretrained(target)
+    model.to(dtype).save_pretrained(target)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
 
 

@@ -17,7 +17,7 @@ from services.engine.eagle.step import Fed, Pass
 from services.engine.native.device_memory import free_bytes, kv_capacity
 from services.engine.native.kv import PagedBudget
 from services.engine.port import Capability, Segment
-from services.engine.spec import INT8, ModelSpec
+from services.engine.spec import ModelSpec
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
@@ -72,12 +72,7 @@ class EagleEngine(BudgetedEngine):
         self.budget.capacity = self._capacity(config, spec)
 
     def _fusion(self, config: HeadConfig, weights: Any, spec: ModelSpec) -> Fuse:
-        from services.engine.native.packing import has_bfloat16
-
-        dtype = getattr(torch, spec.dtype, torch.float32)
-        if spec.dtype == INT8 and has_bfloat16():
-            dtype = torch.bfloat16
-        fusion = Fusion(config, len(self.layers), weights, dtype, spec.device)
+        fusion = Fusion(config, len(self.layers), weights, spec.dtype, spec.device)
         return Fuse(lambda states: fusion(states).to(self._head.dtype), self.state_width)
 
     def _mask_feature(self, weights: Any) -> Tensor:

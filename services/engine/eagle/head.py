@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from services.engine.native import packing
 from services.engine.native.attending import Scoring
+from services.engine.number_formats import NumberFormat, number_format, require_int8
 from services.engine.spec import INT8
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ _PLAIN = Scoring()
 
 
 class _Packed(nn.Module):
-    """Linear modules and vectors of one dtype, on one device, the former packed for CPUs."""
+    """Linear modules and vectors of one format, on one device, the former packed for CPUs."""
 
-    def __init__(self, dtype: torch.dtype, device: str) -> None:
+    def __init__(self, form: NumberFormat, device: str) -> None:
         super().__init__()
-        self.dtype, self.device = dtype, torch.device(device)
+        self.form, self.device = form, torch.device(device)
+        self.dtype = form.read
+        """Of rows."""
 
     def _linear(self, *weights: Tensor, bias: Sequence[Tensor] = ()) -> nn.Linear:
         """One module of several weights, one below the other."""
@@ -52,15 +55,12 @@ class _Packed(nn.Module):
     def _vector(self, weight: Tensor) -> nn.Parameter:
         return nn.Parameter(weight.to(self.device, self.dtype), requires_grad=False)
 
-    def _pack(self, rounded: bool, name: str) -> None:
-        """Order the weights as this CPU multiplies them fastest; StartError where it cannot."""
-        if rounded:
-            packing.require_rounding(self, name)
-        kind = packing.ByteLinear if rounded else packing.packing_of(self)
+    def _pack(self) -> None:
+        """Order the weights as this CPU multiplies them fastest."""
+        kind = packing.packing_of(self, self.form)
         if kind is not None:
             packing.pack(self, kind)
-            if kind.widens:
-                self.dtype = torch.float32
+            self.dtype = self.form.computed
 
 
 class Norm(nn.Module):
@@ -80,12 +80,12 @@ class Norm(nn.Module):
 
 
 class Fusion(_Packed):
-    """The target's states to a feature. Not in int8: some states are huge beside all others."""
+    """The target's states to a feature."""
 
     def __init__(
-        self, config: HeadConfig, states: int, weights: Weights, dtype: torch.dtype, device: str
+        self, config: HeadConfig, states: int, weights: Weights, dtype: str, device: str
     ) -> None:
-        super().__init__(dtype, device)
+        super().__init__(number_format(dtype, device, "fusion"), device)
         self.states, self.width = states, config.target_width
         self._whole, self._single = None, nn.ModuleList()
         if config.norm_before_fc:
@@ -94,7 +94,7 @@ class Fusion(_Packed):
             vectors = [self._vector(weights(f"fc_norm.{i}.weight")) for i in range(states)]
             self._single.extend([Norm(vector, config.epsilon) for vector in vectors])
         self.fc = self._linear(weights("fc.weight"))
-        self._pack(False, "")
+        self._pack()
 
     def forward(self, states: Tensor) -> Tensor:
         """States [n, states * width] to features [n, head's width]."""
@@ -111,10 +111,10 @@ class Layer(_Packed):
     """One decoder layer like Llama's; the first one's attention reads rows twice as wide."""
 
     def __init__(
-        self, config: HeadConfig, number: int, weights: Any, dtype: torch.dtype, device: str
+        self, config: HeadConfig, number: int, weights: Any, form: NumberFormat, device: str
     ) -> None:
         """`weights`: a `HeadTensors`, or what gives tensors by name and has `optional`."""
-        super().__init__(dtype, device)
+        super().__init__(form, device)
         self.number, self._kept = number, config.kv_heads
 
         def get(name: str) -> Tensor:
@@ -161,21 +161,21 @@ class Head(_Packed):
         name: str,
     ) -> None:
         """`order`: in which the columns of the logits are to be; None: as they are."""
-        rounded = dtype == INT8
-        own = torch.bfloat16 if rounded else getattr(torch, dtype)
-        super().__init__(own, device)
+        if dtype == INT8:
+            require_int8(device, name)
+        super().__init__(number_format(dtype, device), device)
         self._norm_first, self._norm_output = config.norm_before_residual, config.norm_output
         self._scale = config.logit_scale
         self.layers = nn.ModuleList(
-            Layer(config, number, weights, own, device) for number in range(config.layers)
+            Layer(config, number, weights, self.form, device) for number in range(config.layers)
         )
         self.norm = Norm(self._vector(weights("norm.weight")), config.epsilon)
         columns = weights("lm_head.weight")
         self.lm_head = self._linear(columns if order is None else columns[order])
         first = self._vector(weights("layers.0.input_layernorm.weight"))
-        table = _normalised(embeddings.to(own), Norm(first.cpu(), config.epsilon))
+        table = _normalised(embeddings.to(self.dtype), Norm(first.cpu(), config.epsilon))
         self.register_buffer("_table", table.to(device), persistent=False)
-        self._pack(rounded, name)
+        self._pack()
         # As a plain tuple: looking into a list of modules takes time in every step.
         self._layers: tuple[Layer, ...] = tuple(self.layers)  # type: ignore[arg-type]
         self._turn = Turning(config, self.device, self.dtype)

@@ -56,7 +56,7 @@ def load_head(spec: ModelSpec) -> EagleEngine:
         made = f"head {folder}: was made for {config.target}"
         require_weights(made, config.target_weights, name, weights)
     if source.suffix == ".gguf":
-        source = converted(source, file_digest(source, cache / "digests"), spec.read_dtype, cache)
+        source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
     described = read_target(source, name)
     states = check_target(folder, config, described.get_text_config(), name)
     tensors = HeadTensors(folder, config, len(states))

@@ -23,6 +23,7 @@ from services.engine.checkpoint.files import (
 from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
 from services.engine.checkpoint.gguf import GGUF_SOURCE, converted
 from services.engine.native.device_memory import place
+from services.engine.number_formats import number_format
 from services.engine.spec import DTYPES, ModelSpec
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _load_folder(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
-    folder = converted(file, digest, spec.read_dtype, cache)
+    folder = converted(file, digest, spec.dtype, cache)
     loaded = read_folder(folder, spec)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
@@ -79,8 +80,6 @@ def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
 
 def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     """A distilled drafter on its base; the base's digest is checked before anything is built."""
-    import torch
-
     from services.engine.native.student import base, storage
 
     header = storage.read_draft_json(folder)
@@ -89,9 +88,9 @@ def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     made = f"draft {folder}: was distilled from {header.base}"
     require_weights(made, header.base_weights, name, weights_of(source, name, cache))
     if source.suffix == ".gguf":
-        source = converted(source, file_digest(source, cache / "digests"), spec.read_dtype, cache)
+        source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
     config, embeddings = read_config(source, name), base.SavedTensors(source)
-    student = storage.load_student(folder, config, embeddings, getattr(torch, spec.read_dtype))
+    student = storage.load_student(folder, config, embeddings, number_format(spec.dtype).read)
     model = place(student.model, spec.model, spec.device)
     model.generation_config = read_generation_config(source, name, config)
     bundle = read_bundle(source, model, name)
@@ -109,7 +108,6 @@ def _base_source(folder: Path, name: str) -> Path:
 
 def read_folder(folder: Path, spec: ModelSpec) -> Any:
     """The causal language model saved in a folder; StartError for anything broken."""
-    import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -118,7 +116,7 @@ def read_folder(folder: Path, spec: ModelSpec) -> Any:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
-            dtype=getattr(torch, spec.read_dtype),
+            dtype=number_format(spec.dtype).read,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,

@@ -9,13 +9,12 @@ Modules that take the same rows (queries, keys and values; gate and up of an MLP
 whose product is made once: a call less is 10 µs saved, and a core more is at work on what is small.
 Its columns are the same to the bit.
 
-* float32, and bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX): oneDNN's blocked order.
-  Each value stays as it is.
-* bfloat16 on any other x86 CPU, and float16: FBGEMM's packed fp16 weights, with float32
-  activations. bfloat16 values are exact in float16 except below 6e-5 in size, where they move
-  by at most 3e-8.
+`services.engine.number_formats` decides which of these a model gets:
 
-* a model that drafts may be rounded to int8: what it says is judged, so that its own law may
+* oneDNN's blocked order, for float32 and bfloat16: each value stays as it is.
+* FBGEMM's packed fp16 weights, with float32 activations. bfloat16 values are exact in float16
+  except below 6e-5 in size, where they move by at most 3e-8.
+* FBGEMM's int8 weights, of a model that drafts: what it says is judged, so that its own law may
   move.
 
 Of FBGEMM's fp16 products, each row of three and more is the same to the bit whatever rows run
@@ -41,11 +40,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
+from services.engine import number_formats
+from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of modules that take the same rows, as nearly all architectures have them."""
-_NATIVE = ("amx_bf16", "avx512_bf16")
-_VNNI = ("avx512_vnni", "avx_vnni")
 _FBGEMM = "fbgemm"
 _SMALLEST = 1e-12
 _LARGEST = 65504.0
@@ -192,7 +191,7 @@ class ByteLinear(PackedLinear):
         if not len(flat):
             return rows.new_empty(*rows.shape[:-1], self.out_features)
         scale = flat.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST)
-        product = _MULTIPLY_BYTES(flat / scale, self._packed, not _has_vnni()).mul_(scale)
+        product = _MULTIPLY_BYTES(flat / scale, self._packed, self._narrow).mul_(scale)
         if self._bias is not None:
             product += self._bias
         return product.view(*rows.shape[:-1], self.out_features)  # type: ignore[no-any-return]
@@ -205,7 +204,15 @@ class ByteLinear(PackedLinear):
         scales = (weight.abs().amax(1) / 127.0).clamp_min(_SMALLEST)
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        self._narrow = not number_formats.cpu().vnni
         return torch.ops.quantized.linear_prepack(rounded, None)
+
+
+_KINDS: dict[Products, type[PackedLinear]] = {
+    Products.BLOCKED: BlockedLinear,
+    Products.HALF: HalfLinear,
+    Products.BYTES: ByteLinear,
+}
 
 
 class Product:
@@ -304,55 +311,15 @@ def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
     return packed if isinstance(packed, BlockedLinear) and in_order and alike else None
 
 
-def packing_of(model: Any) -> type[PackedLinear] | None:
-    """How this model's weights are to be packed, if at all."""
-    if model.device.type != "cpu" or not _on_x86():
+def packing_of(model: Any, form: NumberFormat | None = None) -> type[PackedLinear] | None:
+    """How this model's weights are to be packed, if at all; `form` None: the one of its dtype."""
+    form = form or number_format(name_of(model.dtype), str(model.device))
+    products = form.products
+    if products is Products.BLOCKED and _size(model) < LEAST_BYTES:
         return None
-    native = has_bfloat16()
-    if model.dtype is torch.float32 or (model.dtype is torch.bfloat16 and native):
-        return BlockedLinear if _has_onednn() and _size(model) >= LEAST_BYTES else None
-    if model.dtype is torch.bfloat16 or model.dtype is torch.float16:
-        return HalfLinear if _has_fbgemm() and _fits_fp16(model) else None
-    return None
-
-
-def require_rounding(model: Any, name: str) -> None:
-    """Raise StartError where weights cannot be int8: on a device, or a CPU without FBGEMM."""
-    device = model.device.type
-    if device != "cpu" or not rounds():
-        where = "this CPU" if device == "cpu" else device
-        raise StartError(f"{name}: dtype int8 needs FBGEMM, which {where} has not; use bfloat16")
-
-
-def has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16."""
-    return any(torch.cpu.get_capabilities().get(name) for name in _NATIVE)
-
-
-def rounds() -> bool:
-    """Whether this CPU multiplies int8 weights."""
-    return _on_x86() and _supports_fbgemm()
-
-
-@cache
-def _has_vnni() -> bool:
-    return any(torch.cpu.get_capabilities().get(name) for name in _VNNI)
-
-
-def _on_x86() -> bool:
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
-
-
-def _has_onednn() -> bool:
-    return None not in (_BLOCK, _MULTIPLY_BLOCKED) and bool(torch._C._has_mkldnn)
-
-
-def _supports_fbgemm() -> bool:
-    return _FBGEMM in torch.backends.quantized.supported_engines
-
-
-def _has_fbgemm() -> bool:
-    return _supports_fbgemm() and _PACK is not None and _MULTIPLY is not None
+    if products is Products.HALF and not _fits_fp16(model):
+        return None
+    return _KINDS.get(products)
 
 
 def _size(model: Any) -> int:

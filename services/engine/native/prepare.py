@@ -13,7 +13,8 @@ from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
 from services.engine.native.invariance import invariant as invariant_products
 from services.engine.native.invariance import require_known
-from services.engine.native.packing import ByteLinear, pack, packing_of, require_rounding
+from services.engine.native.packing import ByteLinear, pack, packing_of
+from services.engine.number_formats import require_int8
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def prepare(
     model.eval().requires_grad_(False)
     try:
         if rounded:
-            require_rounding(model, name)
+            require_int8(str(model.device), name)
         packed = not (differentiable or rounded or is_part(model))
         _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
         if rounded:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.engine import number_formats
 from services.engine.native import NativeEngine
 from services.engine.native.loading import read_folder
-from services.engine.native.packing import has_bfloat16
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.runtime.atomic_file import replacing
@@ -126,7 +126,7 @@ def _begin(
 
 def fast_on(device: torch.device) -> bool:
     """Whether products in bfloat16 are faster than in float32."""
-    return device.type == "cuda" or has_bfloat16()
+    return device.type == "cuda" or number_formats.cpu().bfloat16
 
 
 def _train(job: HeadJob, learner: EagleLearner, material: Material, reporter: Reporter) -> Trainer:
