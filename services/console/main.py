@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from services.contract.errors import out_of_room
 from services.runtime.polling import poll_in_one_thread
 
 SUMMARY = "Large language models served faster, with the same output distribution."
@@ -112,11 +113,22 @@ def main() -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
-        # Who read this has gone; what is left goes nowhere.
+    except OSError as error:
+        # Who read this has gone, or there is no room for it; what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = _unwritten(error)
     sys.exit(status)
+
+
+def _unwritten(error: OSError) -> int:
+    """The status of a command that could not write something; one line where a disk is full."""
+    if isinstance(error, BrokenPipeError):
+        return 1
+    if not out_of_room(error):
+        raise error
+    where = f" for {error.filename}" if error.filename else ""
+    print(f"paceline: the disk has no room{where}: make some", file=sys.stderr)
+    return 1
 
 
 def run(words: Sequence[str]) -> int:

@@ -16,7 +16,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from services.contract.errors import StartError
+from services.contract.errors import StartError, out_of_room
+from services.engine.checkpoint.files import NAME_A_CACHE
 
 GGUF_SOURCE = "gguf-dequantized"
 _MARK = "paceline.json"
@@ -36,12 +37,15 @@ def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
     except OSError as error:
-        raise StartError(f"cache folder {cache}: {error.strerror}") from error
+        raise StartError(f"cache folder {cache}: {error.strerror}; {NAME_A_CACHE}") from error
     try:
         _convert(file, dtype, scratch)
         _mark(scratch)
         _move(scratch, folder)
     except Exception as error:
+        if out_of_room(error):
+            told = f"cache folder {cache}: the disk is full; make room, or {NAME_A_CACHE}"
+            raise StartError(told) from error
         first = (str(error).strip().splitlines() or [""])[0]
         raise StartError(f"{file}: {type(error).__name__}: {first[:300]}") from error
     finally:
