@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from services.engine.checkpoint.files import CACHE_VARIABLE, cache_folder
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -40,6 +44,8 @@ REAL_TIME = {
     "tuning",
     "vllm",
 }
+NEEDED_BYTES = 256 << 20
+"""In each folder that tests write to; several times what they had there at once."""
 _HERE = Path(__file__).parent
 
 
@@ -59,6 +65,28 @@ def receiver(no_otel: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpRec
         for name, value in receiver.environment.items():
             monkeypatch.setenv(name, value)
         yield receiver
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        require_room(gettempdir(), "TMPDIR")
+        require_room(cache_folder(None), CACHE_VARIABLE)
+
+
+def require_room(folder: str | Path, variable: str) -> None:
+    """End the run in one line where most tests could not write what they must.
+
+    `variable`: names another folder.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise pytest.UsageError(f"{folder}: {error.strerror}; set {variable}") from None
+    if free < NEEDED_BYTES:
+        wanted = f"tests need {NEEDED_BYTES >> 20} MiB"
+        raise pytest.UsageError(f"{folder} is full: {wanted}; make room, or set {variable}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -114,20 +114,19 @@ def main() -> None:
     except KeyboardInterrupt:
         status = 130
     except OSError as error:
-        # Who read this has gone, or there is no room for it; what is left goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError) and not out_of_room(error):
+            raise
         status = _unwritten(error)
     sys.exit(status)
 
 
 def _unwritten(error: OSError) -> int:
-    """The status of a command that could not write something; one line where a disk is full."""
-    if isinstance(error, BrokenPipeError):
-        return 1
-    if not out_of_room(error):
-        raise error
-    where = f" for {error.filename}" if error.filename else ""
-    print(f"paceline: the disk has no room{where}: make some", file=sys.stderr)
+    """The status of a command whose words nobody reads, or that a full disk ended."""
+    # What is left goes nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if out_of_room(error):
+        where = f" for {error.filename}" if error.filename else ""
+        print(f"paceline: the disk has no room{where}: make some", file=sys.stderr)
     return 1
 
 
