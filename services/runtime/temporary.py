@@ -20,9 +20,10 @@ def for_temporary_files(*failures: type[Exception]) -> Iterator[None]:
 
     `failures`: what else goes wrong for this reason, as processes end whose logs have no room.
     """
+    caught: tuple[type[Exception], ...] = (OSError, PacelineError, *failures)
     try:
         yield
-    except (OSError, PacelineError, *failures) as error:
+    except caught as error:
         if full := _without_room():
             raise StartError(f"{full}; {_ELSEWHERE} ({error})") from error
         raise

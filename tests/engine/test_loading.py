@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -218,6 +220,17 @@ def test_a_conversion_that_was_killed_is_not_believed(tmp_path, fake_conversion)
     (half / "model.safetensors").write_bytes(b"half")
     folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
     assert (folder / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_what_killed_conversions_left_is_removed_a_day_later(tmp_path, fake_conversion):
+    old, new = tmp_path / "models" / ".converting-old", tmp_path / "models" / ".converting-new"
+    for scratch in (old, new):
+        scratch.mkdir(parents=True)
+        (scratch / "model.safetensors").write_bytes(b"half")
+    long_ago = time.time() - 25 * 3600
+    os.utime(old, (long_ago, long_ago))
+    gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_variable_names_the_cache_folder_where_no_flag_does(tmp_path, monkeypatch):
