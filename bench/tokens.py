@@ -9,10 +9,9 @@ from typing import Any
 
 from bench.prompts import BenchPrompt
 from services.contract.errors import StartError
-from services.engine.checkpoint.files import locate, one_line
+from services.engine.checkpoint.files import cache_folder, locate, one_line
 from services.engine.checkpoint.fingerprint import file_digest
 from services.engine.checkpoint.gguf import converted
-from services.engine.spec import DEFAULT_CACHE_DIR
 
 
 def source_folder(model: str, dtype: str = "float32") -> Path:
@@ -20,7 +19,7 @@ def source_folder(model: str, dtype: str = "float32") -> Path:
     source = locate(model)
     if source.suffix != ".gguf":
         return source
-    cache = DEFAULT_CACHE_DIR.expanduser()
+    cache = cache_folder(None)
     return converted(source, file_digest(source, cache / "digests"), dtype, cache)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from services.engine.checkpoint.files import CACHE_VARIABLE, cache_folder
 from tests.tiers import is_slow
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ REAL_TIME = {
     "tuning",
     "vllm",
 }
+NEEDED_BYTES = 256 << 20
+"""In each folder that tests write to; several times what they had there at once."""
 _HERE = Path(__file__).parent
 
 
@@ -77,6 +82,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     ):
         return None
     return is_slow(collection_path.relative_to(_HERE).as_posix()) or None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        require_room(gettempdir(), "TMPDIR")
+        require_room(cache_folder(None), CACHE_VARIABLE)
+
+
+def require_room(folder: str | Path, variable: str) -> None:
+    """End the run in one line where most tests could not write what they must.
+
+    `variable`: names another folder.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise pytest.UsageError(f"{folder}: {error.strerror}; set {variable}") from None
+    if free < NEEDED_BYTES:
+        wanted = f"tests need {NEEDED_BYTES >> 20} MiB"
+        raise pytest.UsageError(f"{folder} is full: {wanted}; make room, or set {variable}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

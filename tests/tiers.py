@@ -54,7 +54,9 @@ EXCEPT = (
 """Files of theirs that take minutes, or bound seconds, as a busy machine may not."""
 _OTHERS = "|".join({*ARCHITECTURES} - {"llama"} | {"batch_invariant", "blocks_of_tokens"})
 _FIRST = re.compile("|".join(map(re.escape, FIRST)))
-_SECOND = re.compile(rf"{'|'.join(map(re.escape, EXCEPT))}|engine/.*\[.*(?<![a-z])({_OTHERS})(?![a-z])")
+_SECOND = re.compile(
+    rf"{'|'.join(map(re.escape, EXCEPT))}|engine/.*\[.*(?<![a-z])({_OTHERS})(?![a-z])"
+)
 
 
 def is_slow(name: str) -> bool:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Self
 
 from services.contract.errors import StartError
+from services.runtime.temporary import for_temporary_files
 
 _TITLE = "paceline-redis"
 _LONGEST_SOCKET_PATH = 100
@@ -189,8 +190,9 @@ class EmbeddedRedis:
 
 def _private_folder() -> TemporaryDirectory[str]:
     """A folder for this user alone (0700), on a path short enough for a socket."""
-    parent = gettempdir() if len(gettempdir()) < _LONGEST_SOCKET_PATH - 40 else "/tmp"
-    return TemporaryDirectory(prefix=f"{_TITLE}-", dir=parent, ignore_cleanup_errors=True)
+    with for_temporary_files():
+        parent = gettempdir() if len(gettempdir()) < _LONGEST_SOCKET_PATH - 40 else "/tmp"
+        return TemporaryDirectory(prefix=f"{_TITLE}-", dir=parent, ignore_cleanup_errors=True)
 
 
 def _answers(path: Path) -> bool:

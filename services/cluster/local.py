@@ -19,6 +19,7 @@ from services.cluster.supervisor import ProcessSpec, Supervisor, last_line
 from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.runtime.tasks import end
+from services.runtime.temporary import for_temporary_files
 
 Report = Callable[[str], None]
 
@@ -56,6 +57,7 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
     with the one line of the process that could not start.
     """
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(for_temporary_files(PacelineError))
         folder = Path(stack.enter_context(_folder()))
         redis = options.redis
         if redis is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from services.contract.errors import out_of_room
 from services.runtime.polling import poll_in_one_thread
 
 SUMMARY = "Large language models served faster, with the same output distribution."
@@ -112,11 +113,21 @@ def main() -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
-        # Who read this has gone; what is left goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and not out_of_room(error):
+            raise
+        status = _unwritten(error)
     sys.exit(status)
+
+
+def _unwritten(error: OSError) -> int:
+    """The status of a command whose words nobody reads, or that a full disk ended."""
+    # What is left goes nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if out_of_room(error):
+        where = f" for {error.filename}" if error.filename else ""
+        print(f"paceline: the disk has no room{where}: make some", file=sys.stderr)
+    return 1
 
 
 def run(words: Sequence[str]) -> int:

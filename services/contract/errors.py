@@ -28,8 +28,12 @@ One border turns these into gRPC statuses, by a table: `services.runtime.serving
 
 from __future__ import annotations
 
+import errno
+
 _NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
 """What torch's errors say on CPUs, of CUDA itself, and of its libraries."""
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+"""What the errors of libraries say that are no OSErrors, as those of safetensors."""
 
 
 class PacelineError(Exception):
@@ -143,3 +147,10 @@ def out_of_memory(error: BaseException) -> bool:
     said = str(error)
     named = type(error).__name__ == "OutOfMemoryError"
     return isinstance(error, RuntimeError) and (named or any(words in said for words in _NO_MEMORY))
+
+
+def out_of_room(error: BaseException) -> bool:
+    """Whether a disk was full, or a user's share of it."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(words in str(error) for words in _NO_ROOM)

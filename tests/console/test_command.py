@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_a_setting_that_is_not_allowed_ends_the_process_with_one_line(arguments,
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"paceline {arguments[0]}: ")
     assert named in done.stderr
+
+
+@pytest.mark.parametrize("command", ["--help", "demo"])
+def test_an_output_that_has_no_room_ends_a_command_with_one_line(command):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "paceline", command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "paceline: the disk has no room: make some\n")
 
 
 def test_an_address_where_nobody_answers_ends_generate_with_one_line():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
 from services.engine.checkpoint import gguf as gguf_cache
-from services.engine.checkpoint.files import ALIASES, locate
+from services.engine.checkpoint.files import ALIASES, cache_folder, locate
 from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
@@ -178,7 +182,71 @@ def test_a_broken_conversion_is_made_again(tmp_path, fake_conversion):
     assert len(fake_conversion) == 2
 
 
-def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
+def test_a_cache_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="cache folder"):
+    told = "cache folder .*: Not a directory; name another folder with PACELINE_CACHE_DIR"
+    with pytest.raises(StartError, match=told):
         gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+@pytest.mark.parametrize("place", ["_convert", "_mark"])
+def test_a_disk_that_fills_up_is_told_and_what_was_written_is_gone(
+    tmp_path, fake_conversion, monkeypatch, full, place
+):
+    def fill(*arguments):
+        folder = next(one for one in arguments if one != tmp_path / "m.gguf" and one != "float32")
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise full
+
+    with monkeypatch.context() as small:
+        small.setattr(gguf_cache, place, fill)
+        with pytest.raises(StartError, match="the disk is full; make room, or name another"):
+            gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert list((tmp_path / "models").iterdir()) == []
+    folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_a_conversion_that_was_killed_is_not_believed(tmp_path, fake_conversion):
+    half = tmp_path / "models" / "digest-float32"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_what_killed_conversions_left_is_removed_a_day_later(tmp_path, fake_conversion):
+    old, new = tmp_path / "models" / ".converting-old", tmp_path / "models" / ".converting-new"
+    for scratch in (old, new):
+        scratch.mkdir(parents=True)
+        (scratch / "model.safetensors").write_bytes(b"half")
+    long_ago = time.time() - 25 * 3600
+    os.utime(old, (long_ago, long_ago))
+    gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_variable_names_the_cache_folder_where_no_flag_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE_DIR", str(tmp_path / "variable"))
+    assert cache_folder(None) == tmp_path / "variable"
+    assert cache_folder(tmp_path / "flag") == tmp_path / "flag"
+    monkeypatch.delenv("PACELINE_CACHE_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder(None) == tmp_path / ".cache" / "paceline"
+
+
+def test_without_a_home_folder_one_is_to_be_named(monkeypatch):
+    def nowhere(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PACELINE_CACHE_DIR", raising=False)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    with pytest.raises(StartError, match="no home folder; name another folder with PACELINE_CACHE"):
+        cache_folder(None)

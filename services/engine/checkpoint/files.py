@@ -28,6 +28,8 @@ SHIPPED_LOOKAHEAD = {
         "embeddings/smollm2-135m-instruct.safetensors",
     )
 }
+CACHE_VARIABLE = "PACELINE_CACHE_DIR"
+NAME_A_CACHE = f"name another folder with {CACHE_VARIABLE}"
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
@@ -73,8 +75,16 @@ def weights_digest(name: str, cache_dir: Path | None = None) -> str:
 
 
 def cache_folder(cache_dir: Path | None) -> Path:
-    """Where converted weights and remembered digests are kept."""
-    return (cache_dir or DEFAULT_CACHE_DIR).expanduser()
+    """Where converted weights and remembered digests are kept.
+
+    `cache_dir` None: where the variable says that sets it for processes, else below the home
+    folder. StartError where there is none.
+    """
+    named = cache_dir or Path(os.environ.get(CACHE_VARIABLE) or DEFAULT_CACHE_DIR)
+    try:
+        return named.expanduser()
+    except RuntimeError:
+        raise StartError(f"{named}: there is no home folder; {NAME_A_CACHE}") from None
 
 
 def _packaged(name: str, package: str, pattern: str) -> Path:

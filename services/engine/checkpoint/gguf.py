@@ -13,17 +13,22 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.contract.errors import StartError
+from services.contract.errors import StartError, out_of_room
+from services.engine.checkpoint.files import NAME_A_CACHE
 
 if TYPE_CHECKING:
     import torch
 
 GGUF_SOURCE = "gguf-dequantized"
 _MARK = "paceline.json"
+_SCRATCH = ".converting-"
+_ABANDONED_S = 24 * 3600.0
+"""A conversion that has begun no file for so long is nobody's: it may be on another machine."""
 _VERSION = 2
 """Of what a conversion writes; transformers 5.17 read some tokenizers in another way."""
 
@@ -41,19 +46,31 @@ def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
+        _sweep(folder.parent)
+        scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.parent))
     except OSError as error:
-        raise StartError(f"cache folder {cache}: {error.strerror}") from error
+        raise StartError(f"cache folder {cache}: {error.strerror}; {NAME_A_CACHE}") from error
     try:
         _convert(file, read, scratch)
         _mark(scratch)
         _move(scratch, folder)
     except Exception as error:
+        if out_of_room(error):
+            told = f"cache folder {cache}: the disk is full; make room, or {NAME_A_CACHE}"
+            raise StartError(told) from error
         first = (str(error).strip().splitlines() or [""])[0]
         raise StartError(f"{file}: {type(error).__name__}: {first[:300]}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _sweep(models: Path) -> None:
+    """Remove what conversions left that were killed; it may be gigabytes."""
+    for scratch in models.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - scratch.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_whole(folder: Path) -> bool:

@@ -14,14 +14,14 @@ from torch import Tensor
 from services.contract.errors import PacelineError, StartError
 from services.contract.types import TokenizerBundle
 from services.engine.checkpoint.bundle import read_bundle, read_config, read_generation_config
-from services.engine.checkpoint.files import locate, one_line, weights_digest
+from services.engine.checkpoint.files import cache_folder, locate, one_line, weights_digest
 from services.engine.checkpoint.fingerprint import file_digest
 from services.engine.checkpoint.gguf import converted
 from services.engine.limits import max_context
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.engine.native.loading import read_folder
 from services.engine.native.student import Student, cut, is_draft, shell
-from services.engine.spec import DEFAULT_CACHE_DIR, ModelSpec
+from services.engine.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _folder(name: str) -> Path:
         raise StartError(f"--target: {name} is a drafter; a target has all its layers")
     if source.suffix != ".gguf":
         return source
-    cache = DEFAULT_CACHE_DIR.expanduser()
+    cache = cache_folder(None)
     return converted(source, file_digest(source, cache / "digests"), "float32", cache)
 
 
