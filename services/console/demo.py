@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline import Client, Event, PacelineError
 from rich.console import Console
 
 from services.cluster.asking import follow, question
-from services.cluster.figures import by_source, summary
+from services.cluster.figures import Measured, by_source, summary
 from services.cluster.flags import complain
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
@@ -104,14 +106,14 @@ def run_demo(options: DemoOptions) -> int:
 
 
 async def _demo(console: Console, options: DemoOptions) -> bool:
-    made, began = options.cluster, time.monotonic()
-    console.print(f"Starting {describe(made)}, an orchestrator and a store …", style="dim")
-    async with local_cluster(made, lambda line: console.print(line, style="dim")) as cluster:
-        console.print(f"Serving after {time.monotonic() - began:.1f} s.", style="dim")
-        async with Client(cluster.address) as client, Recalled(cluster.drafters) as recalled:
-            await _introduce(console, client, cluster)
-            await _warm_up(client)
-            answered = [await _answer(console, client, recalled, prompt) for prompt in PROMPTS]
+    async with (
+        _served(console, options.cluster) as (client, cluster),
+        _plain(console, options.cluster, client) as plain,
+        Recalled(cluster.drafters) as recalled,
+    ):
+        await _introduce(console, client, cluster)
+        ask = Asker(console, client, plain, recalled)
+        answered = [await ask.both_ways(prompt) for prompt in PROMPTS]
     console.print()
     console.print(table(answered))
     console.print()
@@ -120,6 +122,36 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     console.print()
     console.print(verdict(answered), style="bold", soft_wrap=False)
     return True
+
+
+@asynccontextmanager
+async def _served(
+    console: Console, options: ClusterOptions
+) -> AsyncIterator[tuple[Client, Cluster]]:
+    """A cluster that has answered once: the first answer of a process also warms it up."""
+    console.print(f"Starting {describe(options)}, an orchestrator and a store …", style="dim")
+    began = time.monotonic()
+    async with local_cluster(options, lambda line: console.print(line, style="dim")) as cluster:
+        console.print(f"Serving after {time.monotonic() - began:.1f} s.", style="dim")
+        async with Client(cluster.address) as client:
+            warm_up = {"prompt": "Hello", "temperature": 0.0, "max_tokens": 16, **FRESH}
+            await follow(client, warm_up, _unseen)
+            yield client, cluster
+
+
+@asynccontextmanager
+async def _plain(
+    console: Console, options: ClusterOptions, client: Client
+) -> AsyncIterator[Client]:
+    """Who decodes without drafts, on every core: this cluster, or a verifier alone.
+
+    Where a draft model has a core of its own, its verifier has not got them all.
+    """
+    if not options.apart:
+        yield client
+        return
+    async with _served(console, replace(options, draft=None, drafters=0)) as (alone, _):
+        yield alone
 
 
 async def _introduce(console: Console, client: Client, cluster: Cluster) -> None:
@@ -131,31 +163,42 @@ async def _introduce(console: Console, client: Client, cluster: Cluster) -> None
     console.print(Colours.legend if console.is_terminal else Marks.legend)
 
 
-async def _warm_up(client: Client) -> None:
-    """The first answer of a process also warms it up."""
-    asked = {"prompt": "Hello", "temperature": 0.0, "max_tokens": 16, **FRESH}
-    await follow(client, asked, _unseen)
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who is asked, and where answers are shown; `plain`: the one without drafts."""
 
+    console: Console
+    client: Client
+    plain: Client
+    recalled: Recalled
 
-async def _answer(console: Console, client: Client, recalled: Recalled, prompt: Prompt) -> Answered:
-    """The prompt answered in turns with drafts and without; the first answer is shown."""
-    console.print()
-    console.rule(prompt.title, style="dim", align="left")
-    console.print(prompt.text, style="dim", markup=False)
-    console.print()
-    known, asked = await recalled.tokens(), await _asked(client, prompt)
-    shown = await follow(client, asked, shown_by(_renderer(console)))
-    console.print()
-    console.print(summary(shown), style="dim")
-    console.print(by_source(shown) or "nothing was drafted", style="dim")
-    drafted, plain = [shown], [await follow(client, asked | PLAIN, _unseen)]
-    while len(drafted) < RUNS:
-        drafted.append(await follow(client, asked, _unseen))
-        plain.append(await follow(client, asked | PLAIN, _unseen))
-    require_fresh(prompt.name, [*drafted, *plain], await recalled.tokens() - known)
-    answered = Answered(prompt.name, drafted, plain)
-    console.print(str(answered), style="dim")
-    return answered
+    async def both_ways(self, prompt: Prompt) -> Answered:
+        """The prompt answered in turns with drafts and without; the first answer is shown."""
+        known, asked = await self.recalled.tokens(), await _asked(self.client, prompt)
+        drafted, plain = [await self._shown(prompt, asked)], [await self._without(asked)]
+        while len(drafted) < RUNS:
+            drafted.append(await follow(self.client, asked, _unseen))
+            plain.append(await self._without(asked))
+        taken = await self.recalled.tokens() - known
+        require_fresh(prompt.name, [*drafted, *plain], taken)
+        answered = Answered(prompt.name, drafted, plain)
+        self.console.print(str(answered), style="dim")
+        return answered
+
+    async def _shown(self, prompt: Prompt, asked: dict[str, Any]) -> Measured:
+        console = self.console
+        console.print()
+        console.rule(prompt.title, style="dim", align="left")
+        console.print(prompt.text, style="dim", markup=False)
+        console.print()
+        shown = await follow(self.client, asked, shown_by(_renderer(console)))
+        console.print()
+        console.print(summary(shown), style="dim")
+        console.print(by_source(shown) or "nothing was drafted", style="dim")
+        return shown
+
+    async def _without(self, asked: dict[str, Any]) -> Measured:
+        return await follow(self.plain, asked | PLAIN, _unseen)
 
 
 def _renderer(console: Console) -> Renderer:

@@ -19,7 +19,7 @@ HEADINGS = (
     "tokens a step",
 )
 LEGEND = (
-    "decoding: tokens/s after the first token; without drafts the same model had the same cores. "
+    "decoding: tokens/s after the first token; the model had every core without drafts. "
     "first token: with drafts, without. tokens a step: what a forward of the model brought; "
     "without drafts 1. drafts kept from the target's texts: what follows one to four tokens in "
     "texts that it wrote; from single tokens: what it says after one. No answer found anything of "
