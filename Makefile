@@ -34,6 +34,9 @@ VLLM_GPU ?= $(shell nvidia-smi -L 2>/dev/null)
 STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
+# What is imported here is compiled once: else every process of every command compiles PyTorch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile forms check format protos freeze bench certs \
   image-check image-slim image-models image-vllm image-vllm-beside image-code scan clean

@@ -65,12 +65,11 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         site = Site(os.getpid(), folder, redis, available_cores())
         supervisor = Supervisor(report)
         stack.push_async_callback(supervisor.stop)
-        # An orchestrator with nobody to speak for has nothing to serve: workers first.
-        workers = worker_specs(options, site)
-        served = zip(workers, await _start(supervisor, options, workers), strict=True)
-        drafters = tuple(address for worker, address in served if drafts(options, worker))
-        orchestrators = orchestrator_specs(options, site)
-        addresses = await supervisor.start(orchestrators)
+        workers, orchestrators = worker_specs(options, site), orchestrator_specs(options, site)
+        served = await _start(supervisor, options, [*workers, *orchestrators])
+        addresses = served[len(workers) :]
+        told = zip(workers, served, strict=False)
+        drafters = tuple(address for worker, address in told if drafts(options, worker))
         if drafters:
             for spec, address in zip(orchestrators, addresses, strict=True):
                 await _require_drafters(spec, address, set(drafters))
@@ -78,16 +77,16 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
 
 
 async def _start(
-    supervisor: Supervisor, options: ClusterOptions, workers: Sequence[ProcessSpec]
+    supervisor: Supervisor, options: ClusterOptions, specs: Sequence[ProcessSpec]
 ) -> list[str]:
-    """The workers' addresses.
+    """The addresses, once all serve: orchestrators wait for a verifier by themselves.
 
     On a device that both roles share they start in turn: vLLM takes for its own whatever goes of
     the free memory while it loads.
     """
     if not options.share_a_device:
-        return await supervisor.start(workers)
-    return [address for one in workers for address in await supervisor.start([one])]
+        return await supervisor.start(specs)
+    return [address for one in specs for address in await supervisor.start([one])]
 
 
 async def _require_drafters(spec: ProcessSpec, address: str, drafters: set[str]) -> None:

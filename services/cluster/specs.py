@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from services.cluster.cores import CorePlan, plan_cores
 from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
-from services.cluster.supervisor import ProcessSpec
+from services.cluster.supervisor import START_TIMEOUT_S, ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.engine.checkpoint.heads import is_head
@@ -271,6 +271,8 @@ def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]
 def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -> ProcessSpec:
     name = "orchestrator" if len(options.pacings) == 1 else f"orchestrator-{pacing}"
     arguments = ["--host", options.host, "--port", str(port)]
+    # Started with the workers, it waits as long for them as whoever started it.
+    arguments += ["--start-timeout", str(START_TIMEOUT_S)]
     if pacing:
         arguments += ["--pacing", pacing]
     arguments.append("--vllm-engine" if options.vllm_engine else "--no-vllm-engine")

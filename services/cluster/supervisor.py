@@ -17,6 +17,7 @@ from pathlib import Path
 
 from services.contract.errors import StartError
 
+START_TIMEOUT_S = 300.0
 _POLL_S = 0.05
 
 
@@ -151,7 +152,7 @@ class Supervisor:
         report: Callable[[str], None],
         policy: RestartPolicy = RestartPolicy(),
         grace: float = 10.0,
-        start_timeout: float = 300.0,
+        start_timeout: float = START_TIMEOUT_S,
     ) -> None:
         self._report = report
         self._policy = policy

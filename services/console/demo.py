@@ -1,9 +1,8 @@
 """`paceline demo`: three prompts through a cluster of real processes, beside plain decoding.
 
-Plain decoding runs twice: on the verifier's cores, in the same cluster, and on all
-cores of the machine, in a cluster of a verifier alone. With drafts and without take turns in
-going first, and every answer has a scope of its own: it finds nothing of those before it, as a
-user's first request does, which is checked (`fresh`).
+Each prompt is answered several times with drafts and by plain decoding, in turns; the first
+answer is shown, and of the others the medians. Every answer has a scope of its own: it finds
+nothing of those before it, as a user's first request does, which is checked (`fresh`).
 """
 
 from __future__ import annotations
@@ -15,32 +14,28 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline import Client, PacelineError
+from paceline import Client, Event, PacelineError
 from rich.console import Console
 
 from services.cluster.asking import follow, question
-from services.cluster.figures import Measured, by_source, common_prefix, summary
+from services.cluster.figures import Measured, by_source, summary
 from services.cluster.flags import complain
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.models import DEMO_MODEL, drafter_for
 from services.cluster.specs import ClusterOptions, Dtype, Target
-from services.console.demo_table import (
-    LEGEND,
-    Answered,
-    decoding_table,
-    sources_table,
-    times_table,
-    verdict,
-)
+from services.console.demo_table import LEGEND, Answered, table, verdict
 from services.console.generate import shown_by
-from services.console.render import Colours, Marks
+from services.console.render import Colours, Marks, Renderer
 from services.console.up import describe
 from services.contract.errors import PacelineError as ServerError
 from services.runtime.options import option, options
 
 MAX_TOKENS = 72
+PLAIN = {"disable_speculative_decoding": True}
+RUNS = 3
+"""Of each prompt, with drafts and without."""
 
 
 @options
@@ -57,14 +52,9 @@ class DemoOptions:
 
     @property
     def cluster(self) -> ClusterOptions:
-        """Drafter and verifier on cores of their own."""
+        """What answers."""
         draft = drafter_for(self.target, self.draft)
         return ClusterOptions(target=self.target, draft=draft, dtype=self.dtype)
-
-    @property
-    def alone(self) -> ClusterOptions:
-        """A verifier with every core, and nothing else."""
-        return replace(self.cluster, draft=None, drafters=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +106,21 @@ def run_demo(options: DemoOptions) -> int:
 
 
 async def _demo(console: Console, options: DemoOptions) -> bool:
-    async with _served(console, options.cluster) as (client, cluster):
+    async with (
+        _served(console, options.cluster) as (client, cluster),
+        _plain(console, options.cluster, client) as plain,
+        Recalled(cluster.drafters) as recalled,
+    ):
         await _introduce(console, client, cluster)
-        async with Recalled(cluster.drafters) as recalled:
-            pairs = [
-                await _answer(console, client, recalled, prompt, plain_first=number % 2 == 1)
-                for number, prompt in enumerate(PROMPTS)
-            ]
-    everywhere = await _on_all_cores(console, options)
-    answered = [
-        Answered(prompt.name, drafted, plain, all_cores)
-        for prompt, (drafted, plain), all_cores in zip(PROMPTS, pairs, everywhere, strict=True)
-    ]
+        ask = Asker(console, client, plain, recalled)
+        answered = [await ask.both_ways(prompt) for prompt in PROMPTS]
     console.print()
-    console.print(decoding_table(answered))
+    console.print(table(answered))
     console.print()
-    console.print(times_table(answered))
+    told = f"Greedy, {options.dtype}, medians of {RUNS} runs each way, in turns. {LEGEND}"
+    console.print(told, style="dim", soft_wrap=False)
     console.print()
-    console.print(sources_table(answered))
-    console.print(f"Greedy, {options.dtype}, one run each (make bench repeats).", style="dim")
-    console.print(LEGEND, style="dim", soft_wrap=False)
-    console.print(verdict(answered), soft_wrap=False)
+    console.print(verdict(answered), style="bold", soft_wrap=False)
     return True
 
 
@@ -155,6 +139,21 @@ async def _served(
             yield client, cluster
 
 
+@asynccontextmanager
+async def _plain(
+    console: Console, options: ClusterOptions, client: Client
+) -> AsyncIterator[Client]:
+    """Who decodes without drafts, on every core: this cluster, or a verifier alone.
+
+    Where a draft model has a core of its own, its verifier has not got them all.
+    """
+    if not options.apart:
+        yield client
+        return
+    async with _served(console, replace(options, draft=None, drafters=0)) as (alone, _):
+        yield alone
+
+
 async def _introduce(console: Console, client: Client, cluster: Cluster) -> None:
     server, model = await client.server_info(), await client.model_info()
     workers = ", ".join(f"{worker.worker_id} on {worker.address}" for worker in server.workers)
@@ -164,41 +163,46 @@ async def _introduce(console: Console, client: Client, cluster: Cluster) -> None
     console.print(Colours.legend if console.is_terminal else Marks.legend)
 
 
-async def _answer(
-    console: Console, client: Client, recalled: Recalled, prompt: Prompt, *, plain_first: bool
-) -> tuple[Measured, Measured]:
-    """The prompt answered with drafts, which is shown, and by plain decoding."""
-    asked = await _asked(client, prompt)
-    plain = await _plain(client, asked, prompt) if plain_first else None
-    drafted = await _drafted(console, client, recalled, prompt, asked)
-    plain = plain or await _plain(client, asked, prompt)
-    console.print(_beside(drafted, plain), style="dim")
-    return drafted, plain
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who is asked, and where answers are shown; `plain`: the one without drafts."""
+
+    console: Console
+    client: Client
+    plain: Client
+    recalled: Recalled
+
+    async def both_ways(self, prompt: Prompt) -> Answered:
+        """The prompt answered in turns with drafts and without; the first answer is shown."""
+        known, asked = await self.recalled.tokens(), await _asked(self.client, prompt)
+        drafted, plain = [await self._shown(prompt, asked)], [await self._without(asked)]
+        while len(drafted) < RUNS:
+            drafted.append(await follow(self.client, asked, _unseen))
+            plain.append(await self._without(asked))
+        taken = await self.recalled.tokens() - known
+        require_fresh(prompt.name, [*drafted, *plain], taken)
+        answered = Answered(prompt.name, drafted, plain)
+        self.console.print(str(answered), style="dim")
+        return answered
+
+    async def _shown(self, prompt: Prompt, asked: dict[str, Any]) -> Measured:
+        console = self.console
+        console.print()
+        console.rule(prompt.title, style="dim", align="left")
+        console.print(prompt.text, style="dim", markup=False)
+        console.print()
+        shown = await follow(self.client, asked, shown_by(_renderer(console)))
+        console.print()
+        console.print(summary(shown), style="dim")
+        console.print(by_source(shown) or "nothing was drafted", style="dim")
+        return shown
+
+    async def _without(self, asked: dict[str, Any]) -> Measured:
+        return await follow(self.plain, asked | PLAIN, _unseen)
 
 
-async def _drafted(
-    console: Console, client: Client, recalled: Recalled, prompt: Prompt, asked: dict[str, Any]
-) -> Measured:
-    renderer = Colours(console) if console.is_terminal else Marks(console)
-    console.print()
-    console.rule(prompt.title, style="dim", align="left")
-    console.print(prompt.text, style="dim", markup=False)
-    console.print()
-    known = await recalled.tokens()
-    drafted = await follow(client, asked, shown_by(renderer))
-    require_fresh(f"{prompt.name}, drafted", [drafted], await recalled.tokens() - known)
-    console.print()
-    console.print(summary(drafted), style="dim")
-    console.print(by_source(drafted) or "nothing was drafted", style="dim")
-    return drafted
-
-
-async def _on_all_cores(console: Console, options: DemoOptions) -> list[Measured]:
-    """Plain decoding of every prompt by a verifier that has the whole machine."""
-    console.print()
-    console.print("Plain decoding once more, on all cores:", style="dim")
-    async with _served(console, options.alone) as (client, _):
-        return [await _plain(client, await _asked(client, one), one) for one in PROMPTS]
+def _renderer(console: Console) -> Renderer:
+    return Colours(console) if console.is_terminal else Marks(console)
 
 
 async def _asked(client: Client, prompt: Prompt) -> dict[str, Any]:
@@ -207,21 +211,5 @@ async def _asked(client: Client, prompt: Prompt) -> dict[str, Any]:
     return {**asked, **greedy, **FRESH}
 
 
-async def _plain(client: Client, asked: dict[str, Any], prompt: Prompt) -> Measured:
-    plain = await follow(client, asked | {"disable_speculative_decoding": True}, _unseen)
-    require_fresh(f"{prompt.name}, plain", [plain], recalled=0)
-    return plain
-
-
-def _unseen(_: object) -> None:
+def _unseen(_: Event) -> None:
     """Some generations are only measured."""
-
-
-def _beside(drafted: Measured, plain: Measured) -> str:
-    agreed = common_prefix(drafted.token_ids, plain.token_ids)
-    equal = drafted.token_ids == plain.token_ids
-    same = "the same tokens" if equal else f"other tokens from token {agreed} on (a near-tie)"
-    return (
-        f"plain decoding: {plain.decode_rate:.1f} tokens/s after the first, "
-        f"which came after {plain.first_token_s:.2f} s; {same}"
-    )

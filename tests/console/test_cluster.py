@@ -15,6 +15,7 @@ from services.cluster.flags import Flags
 from services.cluster.models import DEMO_DRAFT
 from services.cluster.process import ProcessSettings
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.cluster.supervisor import START_TIMEOUT_S
 from services.console.up import describe
 from services.contract.errors import StartError
 from services.drafter.settings import DrafterSettings
@@ -247,9 +248,9 @@ class Starts:
 @pytest.mark.parametrize(
     ("engine", "drafter", "at_once"),
     [
-        ("vllm", "cuda:0", [["verifier-1"], ["drafter-1"]]),
-        ("vllm", "cuda:1", [["verifier-1", "drafter-1"]]),
-        ("native", "cuda:0", [["verifier-1", "drafter-1"]]),
+        ("vllm", "cuda:0", [["verifier-1"], ["drafter-1"], ["orchestrator"]]),
+        ("vllm", "cuda:1", [["verifier-1", "drafter-1", "orchestrator"]]),
+        ("native", "cuda:0", [["verifier-1", "drafter-1", "orchestrator"]]),
     ],
 )
 async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, drafter, at_once):
@@ -257,9 +258,10 @@ async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, d
         "big", draft="small", engine=engine, verifier_device=("cuda:0",), drafter_device=(drafter,)
     )
     starts = Starts()
-    addresses = await local._start(starts, options, worker_specs(options, site))
+    specs = [*worker_specs(options, site), *orchestrator_specs(options, site)]
+    addresses = await local._start(starts, options, specs)
     assert starts.at_once == at_once
-    assert addresses == ["verifier-1:1", "drafter-1:1"]
+    assert addresses == ["verifier-1:1", "drafter-1:1", "orchestrator:1"]
 
 
 @pytest.mark.parametrize("draft", [None, DEMO_DRAFT])
@@ -343,6 +345,7 @@ def test_the_orchestrator_listens_where_it_is_told(site):
     [spec] = orchestrator_specs(ClusterOptions(target="big", host="::1", port=7000), site)
     settings = settings_of(spec)
     assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "thompson")
+    assert settings.start_timeout == START_TIMEOUT_S
     assert settings.ready_file == Path(spec.ready_file)
 
 

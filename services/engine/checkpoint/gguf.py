@@ -14,7 +14,9 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,14 +91,33 @@ def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        quantization_config=GgufConfig(dequantize=True),
-        dtype=torch.float32,
-    )
-    model.to(dtype).save_pretrained(target)
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
+    with _parsed_once():
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.float32,
+        )
+        model.to(dtype).save_pretrained(target)
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Let transformers, which parses the file three times, and names for each module, do so once.
+
+    That is most of a conversion's time: a vocabulary is parsed token by token.
+    """
+    import gguf
+
+    parsers = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, parse in parsers.items():
+        setattr(gguf, name, lru_cache(maxsize=1)(parse))
+    try:
+        yield
+    finally:
+        for name, parse in parsers.items():
+            setattr(gguf, name, parse)
 
 
 def _mark(folder: Path) -> None:
