@@ -107,13 +107,15 @@ async def test_a_broken_connection_is_not_noticed_by_callers(valkey):
 
 
 @pytest.fixture
-async def away():
-    """A store whose server can be switched off; calls wait half a second for it."""
-    backend = Backend(fake=FakeServer())
-    yield backend.fake, await backend.store(writer=WriterOptions(patience_s=0.5, max_pending=5))
+async def away(request):
+    """A store whose server can be switched off; calls wait half a second for it, or so long."""
+    backend, patience = Backend(fake=FakeServer()), getattr(request, "param", 0.5)
+    options = WriterOptions(patience_s=patience, max_pending=5)
+    yield backend.fake, await backend.store(writer=options)
     await backend.close()
 
 
+@pytest.mark.parametrize("away", [60.0], indirect=True)
 async def test_writes_wait_while_the_server_is_away(away):
     server, store = away
     await store.create(KEY, NEW)

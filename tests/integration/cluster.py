@@ -295,7 +295,7 @@ async def orchestrator(
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
-        known = await pool.ready(20)
+        known = await pool.ready(60)
         await pool.settle(5)
         telemetry = Telemetry.start("test", role="orchestrator")
         stack.callback(telemetry.shutdown)
