@@ -84,8 +84,9 @@ def test_a_bad_request_ends_with_one_line_and_a_status(up: Up):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_killing_the_parent_leaves_no_process_behind(models, tmp_path):
-    up = start_up(tmp_path, "--target", str(models / "llama-0"))
+def test_killing_the_parent_leaves_no_process_behind(up: Up):
+    """The last test of this cluster."""
+    assert all(up.workers(role) for role in ("orchestrator", "drafter", "verifier"))
     up.process.kill()
     up.process.wait(timeout=60)
     assert up.left() == []
