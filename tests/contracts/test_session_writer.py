@@ -107,17 +107,16 @@ async def test_a_broken_connection_is_not_noticed_by_callers(valkey):
 
 
 @pytest.fixture
-async def away(request):
-    """A store whose server can be switched off; calls wait half a second for it, or so long."""
-    backend, patience = Backend(fake=FakeServer()), getattr(request, "param", 0.5)
-    options = WriterOptions(patience_s=patience, max_pending=5)
-    yield backend.fake, await backend.store(writer=options)
+async def away():
+    """A store whose server can be switched off; calls wait half a second for it."""
+    backend = Backend(fake=FakeServer())
+    yield backend.fake, await backend.store(writer=WriterOptions(patience_s=0.5, max_pending=5))
     await backend.close()
 
 
-@pytest.mark.parametrize("away", [60.0], indirect=True)
-async def test_writes_wait_while_the_server_is_away(away):
-    server, store = away
+async def test_writes_wait_while_the_server_is_away():
+    backend = Backend(fake=FakeServer())
+    server, store = backend.fake, await backend.store()
     await store.create(KEY, NEW)
     server.connected = False
     writes = [store.commit(KEY, 1, r, r - 1, [r]) for r in (1, 2)]
@@ -125,6 +124,7 @@ async def test_writes_wait_while_the_server_is_away(away):
     assert not any(write.done() for write in writes)
     server.connected = True
     assert await asyncio.gather(*writes) == [1, 2]
+    await backend.close()
 
 
 async def test_a_call_fails_when_its_patience_ends_and_the_session_is_unharmed(away):
