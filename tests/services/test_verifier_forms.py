@@ -169,7 +169,7 @@ def test_a_session_that_gave_its_kv_up_meanwhile_still_opens(compiler):
 
 @pytest.fixture
 def vetting():
-    made = Vetting(Bounds(seconds=1.0, memory=256 << 20), processes=1)
+    made = Vetting(Bounds(seconds=1.0, memory=256 << 20, patience=250), processes=1)
     yield made
     made.close()
 
