@@ -1,72 +1,35 @@
 """One request's trace, joined over all processes, and `paceline trace` on real sessions."""
 
 import json
-import os
 import subprocess
-from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
 from services.runtime.telemetry import names
-from tests.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.processes.conftest import COMMAND, PROMPT, Up, run, start_up
+from tests.processes.conftest import COMMAND, PROMPT, run, start_up
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def up(models: Path, receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Up:
-    """One traced cluster for all tests."""
-    with pytest.MonkeyPatch.context() as environment:
-        for name in [name for name in os.environ if name.startswith("OTEL_")]:
-            environment.delenv(name)
-        for name, value in receiver.environment.items():
-            environment.setenv(name, value)
-        flags = ("--target", str(models / "llama-0"), "--draft", str(models / "llama-3"))
-        return start_up(tmp_path_factory.mktemp("up"), *flags)
-
-
-ROLES = {"paceline-orchestrator", "paceline-drafter", "paceline-verifier"}
-
-
-def trace_of(got: OtlpReceiver, session: str) -> list[ReceivedSpan]:
-    """The spans of one session that came so far, its whole trace once `Generate` is there."""
-    sessions = got.named(names.GENERATE.name)
-    ids = {one.trace_id for one in sessions if one.attributes[names.SESSION_ID] == session}
-    return [span for span in got.spans if span.trace_id in ids]
-
-
-def roles_in(trace: list[ReceivedSpan]) -> set[str]:
-    return {span.resource[names.SERVICE_NAME] for span in trace}
-
-
-def at_the_same_time(trace: list[ReceivedSpan]) -> bool:
-    """Whether something was drafted while something was verified."""
-    drafting = [span for span in trace if span.name == names.DRAFT.name]
-    verifying = [span for span in trace if span.name == names.VERIFY.name]
-    return any(a.start < b.end and b.start < a.end for a in drafting for b in verifying)
-
-
-def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(up, receiver):
-    events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
-
-    session = events[0]["session_id"]
-    # Each process sends its spans when it likes to.
-    assert receiver.wait_for(
-        lambda got: (
-            roles_in(trace_of(got, session)) == ROLES and at_the_same_time(trace_of(got, session))
-        )
+def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
+    models, tmp_path, receiver
+):
+    up = start_up(
+        tmp_path,
+        "--target",
+        str(models / "llama-0"),
+        "--draft",
+        str(models / "llama-3"),
     )
-    trace = trace_of(receiver, session)
-    [generate] = [span for span in trace if span.name == names.GENERATE.name]
+    events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
+    assert up.stop() == 0
+
+    [generate] = receiver.named(names.GENERATE.name)
+    trace = [span for span in receiver.spans if span.trace_id == generate.trace_id]
+    services = {span.resource[names.SERVICE_NAME] for span in trace}
+    assert services == {"paceline-orchestrator", "paceline-drafter", "paceline-verifier"}
+
     rounds = [span for span in receiver.children(generate) if span.name == names.SPEC_ROUND.name]
     emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
     assert emitted == sum(len(e["token_ids"]) for e in events if e["event"] == "chunk")
@@ -75,6 +38,14 @@ def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(up, re
         for span in rounds
     )
     assert drafted == events[-1]["speculation"]["num_draft_tokens"]
+
+    drafting = [span for span in trace if span.name == names.DRAFT.name]
+    verifying = [span for span in trace if span.name == names.VERIFY.name]
+    assert any(
+        draft.start < verify.end and verify.start < draft.end
+        for draft in drafting
+        for verify in verifying
+    )
 
     places = {span.place for span in rounds}
     verifies = {s.place: s for s in trace if s.name == names.SPEC_VERIFY.name}
