@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 120.0
-STOP_SECONDS = 30.0
+START_SECONDS = 250.0
+STOP_SECONDS = 60.0
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class OtlpReceiver:
     def children(self, parent: ReceivedSpan) -> list[ReceivedSpan]:
         return [s for s in self.spans if (s.trace_id, s.parent_id) == parent.place]
 
-    def wait_for(self, condition: Callable[[OtlpReceiver], bool], timeout: float = 10.0) -> bool:
+    def wait_for(self, condition: Callable[[OtlpReceiver], bool], timeout: float = 60.0) -> bool:
         """Whether the condition comes true before the time is over."""
         ends_at = time.monotonic() + timeout
         with self._changed:

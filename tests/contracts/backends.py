@@ -31,15 +31,17 @@ class Backend:
     fake: FakeServer | None = None
     opened: list[Any] = field(default_factory=list)
 
-    def client(self) -> Redis:
-        client = FakeAsyncRedis(server=self.fake) if self.fake else open_client(self.url)
+    def client(self, timeout_s: float = 60.0) -> Redis:
+        """One that waits for an answer as long as a busy machine may need for it."""
+        fake = FakeAsyncRedis(server=self.fake) if self.fake else None
+        client = fake or open_client(self.url, timeout_s=timeout_s)
         self.opened.append(client)
         return client
 
     async def store(
         self, options: StoreOptions | None = None, writer: WriterOptions | None = None
     ) -> RedisSessionStore:
-        store = RedisSessionStore(self.client(), options, writer)
+        store = RedisSessionStore(self.client(2.0), options, writer)
         await store.start()
         self.opened.append(store)
         return store

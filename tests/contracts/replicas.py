@@ -14,7 +14,7 @@ from services.runtime.redis_client import open_client
 
 async def ask(server: EmbeddedRedis, *command: str | bytes) -> Any:
     """What a server says to one command."""
-    client = open_client(server.url)
+    client = open_client(server.url, timeout_s=60.0)
     try:
         return await client.execute_command(*command)
     finally:

@@ -45,7 +45,7 @@ def test_a_signal_ends_it_with_one_line_and_the_same_command_goes_on(target, tmp
     wait_for_line(process, "training: 0 of")
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
-    _, complaints = process.communicate(timeout=120)
+    _, complaints = process.communicate(timeout=250)
     assert process.returncode == 130
     work = tmp_path / "out.work"
     assert complaints == (f"paceline distill: stopped; the same command goes on from {work}\n")
@@ -55,14 +55,14 @@ def test_a_signal_ends_it_with_one_line_and_the_same_command_goes_on(target, tmp
     line = wait_for_line(again, "training: ")
     assert int(re.findall(r"\d+", line)[0]) > 0
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=120)
+    again.communicate(timeout=250)
     assert again.returncode == 130
 
 
 @pytest.mark.processes
 def test_a_whole_run_ends_with_the_folder_and_says_where_its_card_is(target, tmp_path):
     started = command(target, tmp_path / "out", "--train", 2000, "--storage", "int4")
-    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(started, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert str(tmp_path / "out" / "README.md") in done.stdout
@@ -75,7 +75,7 @@ def test_a_whole_run_ends_with_the_folder_and_says_where_its_card_is(target, tmp
 @pytest.mark.processes
 def test_bad_input_ends_it_with_one_line(target, tmp_path):
     started = command(target, tmp_path / "out", "--head-tokens", 9999)
-    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(started, capture_output=True, text=True, timeout=250)
     assert done.returncode == 1
     assert done.stderr.startswith("paceline distill: --head-tokens: 9999 is not allowed")
     assert done.stderr.count("\n") == 1

@@ -56,7 +56,7 @@ async def run(
 
 async def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
-        subprocess.run, command, cwd=folder, capture_output=True, text=True, timeout=120
+        subprocess.run, command, cwd=folder, capture_output=True, text=True, timeout=250
     )
 
 

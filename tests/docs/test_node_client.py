@@ -67,7 +67,7 @@ class Secured:
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=250,
             check=False,
         )
 
@@ -144,7 +144,7 @@ def test_a_connection_cut_in_the_middle_is_a_pause_and_the_text_is_the_same(serv
     assert running.stdout is not None
     heard = running.stdout.read(HEARD)
     assert served.proxy.cut() > 0
-    rest, complaints = running.communicate(timeout=120)
+    rest, complaints = running.communicate(timeout=250)
     said = complaints.decode()
     assert running.returncode == 0, said
     whole = served.text(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)

@@ -37,7 +37,7 @@ def command(name: str, up: Up, *arguments: str) -> list[str]:
 def run(name: str, up: Up, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As it ended; what it printed to the byte, for a model may well say a carriage return."""
     ended = subprocess.run(
-        command(name, up, *arguments), capture_output=True, timeout=120, check=False
+        command(name, up, *arguments), capture_output=True, timeout=250, check=False
     )
     told = (ended.stdout.decode(), ended.stderr.decode())
     return subprocess.CompletedProcess(ended.args, ended.returncode, *told)

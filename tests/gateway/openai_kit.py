@@ -23,7 +23,7 @@ from tests.tools import tool
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "openai.md"
 RECIPE = ROOT / "examples" / "openai" / "compose.yaml"
-START_SECONDS = 120.0
+START_SECONDS = 250.0
 
 
 def recipe() -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Gateway:
     def kill(self) -> None:
         """As a machine that is gone: nothing is said to anybody."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def gateway(worker: str, log: Path, *flags: str, key: str = "none") -> Iterator[
             yield Gateway(process, url, _model(process, url, log, key), key)
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
 
 
 def _model(process: subprocess.Popen[bytes], url: str, log: Path, key: str) -> str:

@@ -77,7 +77,7 @@ def overheard(scheme: str, folder: Path) -> Iterator[tuple[Ear, Callable[[], str
             yield ear, lambda: re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
             ear.close()
 
 

@@ -48,7 +48,7 @@ def up(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Up]:
         running = start_up(tmp_path_factory.mktemp("up"), *own)
     yield running
     running.process.terminate()
-    running.process.wait(timeout=30)
+    running.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_the_published_program_prints_an_answer(front):
     done = subprocess.run(
         [sys.executable, "-c", program.replace("http://127.0.0.1:30000/v1", front.url)],
         capture_output=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")

@@ -295,8 +295,8 @@ async def orchestrator(
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
-        known = await pool.ready(20)
-        await pool.settle(5)
+        known = await pool.ready(60)
+        await pool.settle(60)
         telemetry = Telemetry.start("test", role="orchestrator")
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}

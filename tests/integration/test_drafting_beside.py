@@ -15,6 +15,7 @@ from tests.integration.cluster import (
     start_verifier,
 )
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
+from tests.waiting import until
 
 METHODS = ("skip", "lookahead", "lookahead,ngram")
 
@@ -97,10 +98,7 @@ async def test_kv_is_reserved_once_and_given_back():
     async with cluster([judge], [drafts]) as running:
         await greedy(running, method="skip")
         used = judge.host.progress().kv_tokens_used
-        for _ in range(100):
-            if not judge.host.progress().sessions and not drafts.host.progress().sessions:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: not any(one.host.progress().sessions for one in (judge, drafts)))
         assert used < 2 * (len(PROMPT) + TOKENS + 64)
         await greedy(running, method="lookahead")
     assert judge.host._core._engine.kv_tokens_used == 0

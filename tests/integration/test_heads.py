@@ -230,7 +230,7 @@ async def test_a_drafter_stays_where_no_states_are_told_and_uses_those_that_come
         async def return_of_states():
             addresses = [verifier.address for verifier in (*verifiers, later)]
             running.pool.set_addresses(Role.VERIFIER, addresses)
-            await running.pool.settle(5)
+            await running.pool.settle(60)
             await lose(1)
 
         tokens = await tokens_of(

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 
 import grpc
 import pytest
@@ -11,7 +10,7 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor import intake
 from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.frontdoor.grpc import call_limits as door_module
-from orchestrator.frontdoor.intake import AT_ONCE, PATIENCE
+from orchestrator.frontdoor.intake import AT_ONCE
 from orchestrator.frontdoor.long_requests import LARGE
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, door_of, known_verifier, read, request, stub, text
@@ -45,17 +44,35 @@ async def begun(channel, token: str):
     return call
 
 
-async def test_calls_that_send_no_request_hold_up_their_tenant_for_a_moment_only(running, channel):
+async def as_many_as_are_read(running, channel):
+    """Calls of one tenant that send nothing and have all its turns."""
     silent = [await begun(channel, ACME) for _ in range(AT_ONCE)]
-    await until(lambda: running.door.streams.total >= AT_ONCE)
+    await until(lambda: running.door.streams.total == AT_ONCE)
+    return silent
+
+
+async def test_calls_that_send_no_request_hold_up_no_other_tenant(running, channel, monkeypatch):
+    monkeypatch.setattr(intake, "PATIENCE", 600.0)
+    silent = await as_many_as_are_read(running, channel)
     async with stub(running.address) as front:
-        began = time.monotonic()
+        own = asyncio.ensure_future(read(front.Generate(request(2, 5), metadata=bearer(ACME))))
+        await until(lambda: running.door.streams.total == AT_ONCE + 1)
         others = await read(front.Generate(request(1, 5), metadata=bearer(BETA)))
-        for_others = time.monotonic() - began
+        assert (others.tokens, own.done()) == (text(1, 5), False)
+        for call in silent:
+            call.cancel()
+        assert (await own).tokens == text(2, 5)
+
+
+async def test_calls_that_send_no_request_hold_up_their_tenant_for_a_moment_only(
+    running, channel, monkeypatch
+):
+    monkeypatch.setattr(intake, "PATIENCE", 0.2)
+    silent = await as_many_as_are_read(running, channel)
+    async with stub(running.address) as front:
         own = await read(front.Generate(request(2, 5), metadata=bearer(ACME)))
-        for_own = time.monotonic() - began
-    assert (others.tokens, own.tokens) == (text(1, 5), text(2, 5))
-    assert for_others < 0.5 * PATIENCE < for_own < 10 * PATIENCE
+    assert own.tokens == text(2, 5)
+    assert not any(call.done() for call in silent)
     for call in silent:
         call.cancel()
 
@@ -74,14 +91,16 @@ async def test_a_call_that_ends_without_a_request_is_refused(channel):
 
 
 async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, monkeypatch):
+    monkeypatch.setattr(intake, "PATIENCE", 600.0)
     at_work = most = 0
-    looked = running.inference.request_threads.read
+    looked, all_are_there = running.inference.request_threads.read, asyncio.Event()
 
     async def look(size, act):
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
         try:
+            await all_are_there.wait()
             await asyncio.sleep(0.05)
             return await looked(size, act)
         finally:
@@ -89,16 +108,17 @@ async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, m
 
     monkeypatch.setattr(running.inference.request_threads, "read", look)
     async with stub(running.address) as front:
-        ends = await asyncio.gather(
-            *(read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8))
-        )
-    assert [end.tokens for end in ends] == [text(1, 5)] * 8
+        calls = [read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8)]
+        ends = asyncio.gather(*calls)
+        await until(lambda: running.door.streams.total == 8 and at_work == AT_ONCE)
+        all_are_there.set()
+        assert [end.tokens for end in await ends] == [text(1, 5)] * 8
     assert most == AT_ONCE
 
 
 async def test_a_session_whose_request_was_large_holds_up_no_other(running, monkeypatch):
     monkeypatch.setattr(intake, "PATIENCE", 600.0)
-    async with stub(running.address) as front, asyncio.timeout(30):
+    async with stub(running.address) as front, asyncio.timeout(60):
         for seed in range(AT_ONCE + 1):
             going_on = request(seed, 50_000, prompt="a" * (2 * LARGE))
             await front.Generate(going_on, metadata=bearer(ACME)).read()

@@ -58,19 +58,23 @@ async def test_a_client_that_left_costs_nothing_after_the_grace_time():
 
 
 async def test_a_session_that_nobody_resumed_is_gone_after_its_time_and_leaves_no_key():
-    keep = StoreOptions(lease_ms=300, ttl_ms=1_500)
+    keep = StoreOptions(lease_ms=300, ttl_ms=600_000)
     async with behind_a_door(
         [await start_verifier()], [], PATIENT, keep, limits=Limits(detach_grace=0.1)
     ) as (running, door):
         reading = await door.under_way(LONG)
         reading.call.cancel()
-        await until(lambda: running.inference.active_sessions == 0)
+        await until(lambda: running.inference.active_sessions == running.store.held == 0)
         client = open_client(running.redis.url)
-        for _ in range(600):
-            if not await client.keys("*"):
-                break
-            await asyncio.sleep(0.1)
-        assert await client.keys("*") == []
+        for key in await client.keys("*"):
+            assert 0 < await client.pttl(key) <= 600_000
+            # Longer than leases are renewed after.
+            await client.pexpire(key, 500)
+
+        async def nothing_is_left() -> bool:
+            return not await client.keys("*")
+
+        await until(nothing_is_left)
         await client.aclose()
         assert (await door.resume("s", 0).end()).status is grpc.StatusCode.NOT_FOUND
 

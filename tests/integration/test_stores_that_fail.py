@@ -76,7 +76,7 @@ async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
             await asyncio.sleep(0.2)
             before, state = len(reading.tokens), running.inference.live.get("default/s").state
             # What was acknowledged may still be on its way to the reader.
-            await asyncio.sleep(3)
+            await asyncio.sleep(1)
             assert len(running.inference.live.get("default/s").state.unpersisted) <= 2
             assert len(reading.tokens) <= max(before, len(state.committed))
             assert reading.status is None

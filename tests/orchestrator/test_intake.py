@@ -10,8 +10,15 @@ import pytest
 from orchestrator.frontdoor import intake
 from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, MessageSlot, vetted
 from orchestrator.frontdoor.long_requests import LARGE
+from tests.waiting import skipped_time
 
 SHORT = LARGE - 1
+
+
+@pytest.fixture(autouse=True)
+async def no_real_time():
+    with skipped_time():
+        yield
 
 
 async def is_let_in(door: Intake, tenant: str) -> MessageSlot | None:

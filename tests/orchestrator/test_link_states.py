@@ -7,6 +7,7 @@ from orchestrator.workers.link import STATE_PORTION, LinkLimits, WorkerLink
 from services.contract.states import Fate
 from services.contract.types import CommitDraft, Credit, DraftStates, Role
 from services.contract.wire import DRAFTER_LINK
+from tests.waiting import until
 
 
 class Call:
@@ -53,12 +54,12 @@ async def test_what_finds_no_room_leaves_without_and_commits_are_all_there() -> 
     writer = asyncio.create_task(lagging._write(call))
     await asyncio.sleep(0)
     call.reads.set()
-    await asyncio.sleep(0.05)
+    await until(lambda: call.written)
     [sent] = call.written
     assert [(one.base_len, len(one.states)) for one in sent] == [(0, 6), (1, 0), (2, 0)]
     assert counted == [(Fate.DROPPED, 6)] * 3 + [(Fate.SENT, 6)]
     lagging.send(commit("s", 3, b"\0" * 10))
-    await asyncio.sleep(0.05)
+    await until(lambda: len(call.written) == 2)
     assert [len(one.states) for one in call.written[-1]] == [10]
     writer.cancel()
 
@@ -71,9 +72,13 @@ async def test_a_session_without_states_waits_for_no_more_than_a_portion() -> No
     lagging.send(Credit("a", 3))
     writer = asyncio.create_task(lagging._write(call))
     call.reads.set()
-    await asyncio.sleep(0.3)
+
+    def of_a() -> list[Any]:
+        return [one for message in call.written for one in message if one.session == "a"]
+
+    await until(lambda: len(of_a()) == 4)
     assert [one.session for one in call.written[0]] == ["b"]
-    order = [one for message in call.written for one in message if one.session == "a"]
+    order = of_a()
     assert [type(one) for one in order] == [CommitDraft] * 3 + [Credit]
     assert [one.base_len for one in order[:3]] == [0, 1, 2]
     writer.cancel()

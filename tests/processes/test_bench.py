@@ -31,7 +31,7 @@ def test_one_command_compares_ours_with_a_peer_and_writes_what_it_found(models, 
         "--resume": tmp_path / "trials.jsonl", "--out": tmp_path / "bench.json",
         "--summary": tmp_path / "summary.json",
     }  # fmt: skip
-    done = run("bench", *[str(word) for pair in flags.items() for word in pair], timeout=280)
+    done = run("bench", *[str(word) for pair in flags.items() for word in pair], timeout=800)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "bench.json").read_text())
     [level] = written["levels"]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import grpc
 import psutil
@@ -13,11 +12,10 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.store import EmbeddedRedis
 from testkit.child import child
 from tests.integration.known import Ended, read, stub
-from tests.models import tiny_model_folder
 from tests.processes.conftest import COMMAND
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.processes
 
 SCHEMAS = [
     json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24 + more)]})
@@ -26,20 +24,24 @@ SCHEMAS = [
 MEBIBYTE = 1 << 20
 
 
+@pytest.fixture(scope="module")
+def behind(models, tmp_path_factory) -> Iterator[list[str]]:
+    """The flags that lead an orchestrator to its store and its verifier."""
+    with EmbeddedRedis() as redis:
+        ready = tmp_path_factory.mktemp("verifier") / "ready"
+        flags = ["--target", str(models / "llama-0"), "--redis", redis.url, "--threads", "1"]
+        with child([*COMMAND, "verifier", *flags, "--ready-file", str(ready)], ready):
+            address = ready.read_text().strip()
+            yield ["--redis", redis.url, "--verifier-addresses", address]
+
+
 @pytest.fixture
-def running(tmp_path) -> Iterator[tuple[psutil.Process, str]]:
-    """An orchestrator with a verifier, and its address. A format may take 30 s of CPU."""
-    with ExitStack() as stack:
-        redis = stack.enter_context(EmbeddedRedis())
-        target, verifier = tiny_model_folder(tmp_path, "llama"), tmp_path / "verifier"
-        flags = ["--target", str(target), "--redis", redis.url, "--threads", "1"]
-        flags += ["--ready-file", str(verifier)]
-        stack.enter_context(child([*COMMAND, "verifier", *flags], verifier))
-        own = tmp_path / "orchestrator"
-        flags = ["--port", "0", "--redis", redis.url, "--form-seconds", "30"]
-        flags += ["--verifier-addresses", verifier.read_text().strip()]
-        flags += ["--worker-silence", "60", "--engine-stall", "60", "--ready-file", str(own)]
-        made = stack.enter_context(child([*COMMAND, "orchestrator", *flags], own))
+def running(behind, tmp_path) -> Iterator[tuple[psutil.Process, str]]:
+    """An orchestrator, and its address. A format may take 30 s of CPU."""
+    own = tmp_path / "orchestrator"
+    flags = ["--port", "0", "--form-seconds", "30", *behind]
+    flags += ["--worker-silence", "60", "--engine-stall", "60", "--ready-file", str(own)]
+    with child([*COMMAND, "orchestrator", *flags], own) as made:
         yield psutil.Process(made.pid), own.read_text().strip()
 
 
@@ -79,7 +81,7 @@ def test_sigterm_ends_an_orchestrator_while_formats_without_end_are_compiled(run
     assert all(one.complete for one in good)
     # For another orchestrator to take.
     assert {(one.code, one.reason) for one in bad} == {(grpc.StatusCode.UNAVAILABLE, "DRAINING")}
-    gone, alive = psutil.wait_procs([orchestrator, *own], timeout=20)
+    gone, alive = psutil.wait_procs([orchestrator, *own], timeout=60)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE], gone
 
 
@@ -87,5 +89,5 @@ def test_the_children_die_with_an_orchestrator_that_is_killed(running):
     orchestrator, address = running
     _, _, own = asyncio.run(besieged(address, orchestrator, orchestrator.kill))
     assert own
-    psutil.wait_procs(own, timeout=20)
+    psutil.wait_procs(own, timeout=60)
     assert not [one for one in own if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

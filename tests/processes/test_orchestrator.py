@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from orchestrator.store import EmbeddedRedis
 from testkit.child import child
 from tests.integration.known import Ended, bearer, read, request, stub, text
 from tests.processes.conftest import COMMAND
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -37,11 +39,13 @@ def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str
         stack.enter_context(child([*workers, "0", "1", "4"], file))
         address = file.read_text().split()[0]
 
-        def orchestrator(name: str, *more: str) -> tuple[subprocess.Popen[bytes], str]:
+        def orchestrator(
+            name: str, *more: str, grace: int = GRACE
+        ) -> tuple[subprocess.Popen[bytes], str]:
             ready = tmp_path / name
             flags = ["--port", "0", "--redis", redis.url, "--verifier-addresses", address]
             flags += ["--ready-file", str(ready)]
-            flags += ["--orchestrator-id", name, "--grace", str(GRACE)]
+            flags += ["--orchestrator-id", name, "--grace", str(grace)]
             flags += ["--worker-silence", "60", "--engine-stall", "60", "--log-level", "debug"]
             running = stack.enter_context(child([*COMMAND, "orchestrator", *flags, *more], ready))
             return running, ready.read_text().strip()
@@ -78,14 +82,22 @@ def test_sigterm_in_the_middle_of_a_stream_hands_it_over_and_ends_with_status_0(
     assert said + rest.tokens == text(7, TOKENS)
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process handles this signal itself."""
+    [mask] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_it_at_once_and_the_session_can_be_resumed(start, second):
-    (leaving, address), (_, other) = start("one"), start("two")
+    (leaving, address), (_, other) = start("one", grace=60), start("two")
+    assert catches(leaving.pid, signal.SIGTERM)
 
     def twice() -> None:
         leaving.send_signal(signal.SIGTERM)
         # A signal that finds one of its kind waiting would be lost.
-        time.sleep(1.0)
+        both = (signal.SIGTERM, signal.SIGINT)
+        wait_until(lambda: not any(catches(leaving.pid, each) for each in both))
         leaving.send_signal(second)
 
     said, end = asyncio.run(cut_off(address, twice))

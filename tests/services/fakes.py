@@ -27,7 +27,7 @@ class Sink:
         return [event for batch in self.batches for event in batch]
 
     async def until(self, count):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.events) < count:
                 self.changed.clear()
                 await self.changed.wait()

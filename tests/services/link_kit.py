@@ -82,7 +82,7 @@ async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, **options):
         yield served
     served.core.gate.set()
     served.stop.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         served.status = await served.task
 
 
@@ -101,7 +101,7 @@ class Link:
     async def receive(self, kind, count=1):
         """The next `count` events of `kind`, whatever comes between."""
         found = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 event = await self.next_event()
                 found += [event] if isinstance(event, kind) else []
@@ -116,7 +116,7 @@ class Link:
 
     async def ended(self):
         """The status, which comes after the last message is read."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with suppress(grpc.aio.AioRpcError):
                 while await self.call.read() is not grpc.aio.EOF:
                     pass

@@ -1,6 +1,5 @@
 """A refused call keeps nothing of what it was refused for, whether or not the collector comes."""
 
-import asyncio
 import gc
 import weakref
 
@@ -11,6 +10,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from services.contract.errors import InvalidRequest
 from services.runtime.serving import GrpcServer, ServingOptions, border
+from tests.waiting import until
 
 
 class Held:
@@ -69,9 +69,7 @@ async def test_what_a_refused_call_held_is_free_without_the_collector(call):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await (_to_its_end(asked) if hasattr(asked, "read") else asked)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        async with asyncio.timeout(10):
-            while any(held() is not None for held in servicer.held):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: all(held() is None for held in servicer.held))
     assert len(servicer.held) == 1
     await server.stop()
 

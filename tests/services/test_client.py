@@ -17,6 +17,8 @@ from paceline import (
 )
 from paceline.v1 import inference_pb2 as pb
 
+from tests.waiting import until
+
 
 async def test_iterating_gives_typed_events_in_order(client):
     events = [event async for event in client.generate("hi", include_rounds=True)]
@@ -143,9 +145,9 @@ async def test_an_empty_input_is_sent_for_the_server_to_judge(client, service):
 async def test_a_deadline_is_sent_and_kept(client, service):
     service.hold = 2
     with pytest.raises(paceline.DeadlineExceeded):
-        await client.generate("hi", timeout=0.2)
+        await client.generate("hi", timeout=2.0)
     # A header of whole milliseconds, rounded up.
-    assert 0 < service.remaining[0] <= 0.25
+    assert 0 < service.remaining[0] <= 2.05
     await asyncio.sleep(0.05)
     assert service.aborted == []
 
@@ -159,7 +161,7 @@ async def test_the_clients_own_timeout_holds_for_calls_without_one(client, servi
 
 
 async def wait_for_abort(service, session):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await service.was_aborted.wait()
     assert service.aborted == [session]
 
@@ -189,8 +191,7 @@ async def test_cancelling_the_caller_aborts_the_session(client, service):
         return await client.generate("hi", request_id="mine")
 
     task = asyncio.create_task(caller())
-    while not service.requests:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await until(lambda: service.requests)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

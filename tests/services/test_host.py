@@ -124,17 +124,20 @@ async def test_progress_grows_with_steps_and_shows_queued_work_in_a_step(host, c
     assert replace(host.progress(), turn_ms=0.0) == t.Progress(steps=1, sessions=1, links=1)
 
 
+def aged(host):
+    """How old the oldest command is while the loop runs, in ms."""
+    host.beat()
+    return host.progress().oldest_command_ms
+
+
 async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, core, sink, link):
     core.gate.clear()
     await host.submit(link, [open_verify()])
     await sink.until(1)
     assert host.progress().oldest_command_ms == 0.0
     await host.submit(link, [block()])
-    for _ in range(3):
-        await asyncio.sleep(0.06)
-        host.beat()
+    await until(lambda: aged(host) >= 170)
     told = host.progress()
-    assert told.oldest_command_ms >= 170
     assert told.turn_ms >= told.oldest_command_ms
     assert told.stuck_ms == told.turn_ms
     core.gate.set()
@@ -148,10 +151,7 @@ async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, core, lin
     core.gate.clear()
     await host.submit(link, [open_verify()])
     await until(entered.is_set)
-    for _ in range(2):
-        await asyncio.sleep(0.06)
-        host.beat()
-    assert host.progress().oldest_command_ms >= 110
+    await until(lambda: aged(host) >= 110)
     core.gate.set()
     await until(lambda: host.progress().oldest_command_ms == 0.0)
 
@@ -196,7 +196,7 @@ async def test_a_crash_wakes_who_waits_for_room(host, core, link):
     many = asyncio.create_task(host.submit(link, [block()] * 100))
     await asyncio.sleep(0.02)
     core.gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await many
 
 
@@ -270,7 +270,7 @@ async def test_a_link_that_ends_while_the_core_waits_frees_its_sessions(patient)
 
 async def test_stop_does_not_wait_for_a_core_that_waits(patient):
     await waiting(patient)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(60):
         await patient.stop(timeout=3600)
     assert not patient._thread.alive
 

@@ -194,7 +194,7 @@ async def test_a_crash_of_the_core_ends_links_and_process_with_an_error(served):
     status = rpc_status.from_call(error)
     retry = error_details_pb2.RetryInfo()
     assert any(detail.Unpack(retry) for detail in status.details)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await served.task == 1
 
 
@@ -235,7 +235,7 @@ async def test_an_outbox_above_half_its_limit_stops_the_reading_of_commands():
     await asyncio.sleep(0)
     assert not reading.done()
     await outbox.take()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reading
 
 

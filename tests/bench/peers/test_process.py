@@ -113,7 +113,7 @@ async def test_what_a_child_started_ends_with_it(modules):
     async with child("forking_child", modules) as peer:
         other = psutil.Process(int(peer.about))
         assert other.is_running()
-    _, alive = psutil.wait_procs([other], timeout=10)
+    _, alive = psutil.wait_procs([other], timeout=60)
     assert all(one.status() == psutil.STATUS_ZOMBIE for one in alive)
 
 
