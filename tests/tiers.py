@@ -55,8 +55,6 @@ EXCEPT = (
 _OTHERS = "|".join({*ARCHITECTURES} - {"llama"} | {"batch_invariant", "blocks_of_tokens"})
 _FIRST = re.compile("|".join(map(re.escape, FIRST)))
 _SECOND = re.compile(
-    rf"{'|'.join(map(re.escape, EXCEPT))}|engine/.*\\[.*(?<![a-z])({_OTHERS})(?![a-z])"
-)
     rf"{'|'.join(map(re.escape, EXCEPT))}|engine/.*\[.*(?<![a-z])({_OTHERS})(?![a-z])"
 )
 
