@@ -53,7 +53,9 @@ class DemoOptions:
         None,
         variable=True,
     )
-    dtype: Dtype = option("Number format of the models.", "bfloat16", variable=True)
+    dtype: Dtype = option(
+        "Number format of the models; auto: the faster one here.", "auto", variable=True
+    )
 
     @property
     def cluster(self) -> ClusterOptions:
@@ -134,7 +136,9 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     console.print(times_table(answered))
     console.print()
     console.print(sources_table(answered))
-    console.print(f"Greedy, {options.dtype}, one run each (make bench repeats).", style="dim")
+    console.print(
+        f"Greedy, {options.cluster.number_format}, one run each (make bench repeats).", style="dim"
+    )
     console.print(LEGEND, style="dim", soft_wrap=False)
     console.print(verdict(answered), soft_wrap=False)
     return True
