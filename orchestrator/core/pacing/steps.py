@@ -21,7 +21,7 @@ KEEP = 0.9
 """Discount of earlier steps with as many rows, per step."""
 LINE_WEIGHT = 1.0
 """The linear model counts as so many steps of every row count."""
-TOLD_WEIGHT = 4.0
+TOLD_WEIGHT = 2.0
 """What was told counts as so many steps of every row count."""
 FIRST_RISE = 0.03
 """Prior of what a row adds, as a share of a step of one row."""
@@ -106,16 +106,25 @@ class Steps(NamedTuple):
 
     def curve(self) -> tuple[float, ...]:
         """The times of 1, 2, ... `MOST_ROWS` rows, never falling."""
-        if self.told:
-            priors, prior = [self.scale * ms for ms in self.told], TOLD_WEIGHT
-        else:
-            priors, prior = [self._around(place) for place in range(MOST_ROWS)], LINE_WEIGHT
-        return _rising(
-            [
-                ((seen.weight * seen.ms + prior * ms) / (seen.weight + prior), seen.weight + prior)
-                for seen, ms in zip(self.seen, priors, strict=True)
-            ]
-        )
+        if not self.told:
+            priors = [self._around(place) for place in range(MOST_ROWS)]
+            return _rising(self._blended(priors, LINE_WEIGHT, LINE_WEIGHT))
+        scale = self.scale
+        priors = [scale * ms for ms in self.told]
+        # Many counts that were only told do not outweigh one that was seen.
+        return _rising(self._blended(priors, TOLD_WEIGHT, TOLD_WEIGHT / MOST_ROWS))
+
+    def _blended(
+        self, priors: Sequence[float], weight: float, unseen: float
+    ) -> list[tuple[float, float]]:
+        """Each row count's time, where its prior counts as `weight` steps, and its weight.
+
+        `unseen`: the weight of a prior beside what other counts say.
+        """
+        return [
+            ((seen.weight * seen.ms + weight * ms) / (seen.weight + weight), seen.weight + unseen)
+            for seen, ms in zip(self.seen, priors, strict=True)
+        ]
 
     @property
     def scale(self) -> float:
