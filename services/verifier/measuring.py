@@ -3,8 +3,8 @@
 Pacing weighs each draft token's chance against the time of its row. On some CPUs a second row is
 nearly free, on others it takes a third of a step. Told before, the first drafts are right at once.
 
-A made-up session verifies blocks of several sizes, in turn, as often as there is time, at most
-`SWEEPS` times. The least time of each size counts: what else the machine does meanwhile only adds.
+A made-up session verifies blocks of several sizes, in turn, until no size gets faster any more or
+the time is over. The least time of each size counts: what else the machine does only adds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from services.verifier.warming import made_up_draft, made_up_opening
 
 ROWS = (1, 8, 4, 2, 16, 6, 12, 3)
 """In the order of what they tell: where a step takes seconds, two of them are measured."""
-SWEEPS = 5
-MOST_S = 0.8
+SWEEPS = 6
+STEADY = 0.95
+"""A time that falls to no less of itself stays as it is."""
+MOST_S = 1.0
 """No step begins later."""
 PROMPT = 16
 _ROOM = SWEEPS * sum(ROWS)
@@ -44,11 +46,14 @@ def measured(
     until = clock() + MOST_S
     least: dict[int, float] = {}
     for _ in range(SWEEPS):
+        before = least.copy()
         for rows in ROWS:
             if len(least) > 1 and clock() > until:
                 break
             if (took := trial.step(rows)) is not None:
                 least[rows] = min(took, least.get(rows, math.inf))
+        if before and all(least[rows] >= STEADY * before.get(rows, math.inf) for rows in least):
+            break
     trial.end()
     return tuple(StepTime(rows, least[rows]) for rows in sorted(least))
 

@@ -92,6 +92,12 @@ def test_between_and_beyond_what_was_measured_the_curve_goes_on():
     )
 
 
+def test_what_took_longer_than_a_wider_step_was_held_up():
+    noisy = (StepTime(1, 52.0), StepTime(2, 90.0), StepTime(4, 61.0), StepTime(8, 60.0))
+    curve = told_by(noisy).curve
+    assert [curve[rows - 1] for rows in (1, 2, 4, 8)] == [52.0, 60.0, 60.0, 60.0]
+
+
 def test_of_one_time_or_none_nothing_follows():
     assert told_by(()) == told_by((StepTime(1, 40.0),)) == NOT_TOLD
     assert Experience().seeded(Marginal(12, 8), NOT_TOLD) == Marginal(12, 8)

@@ -13,16 +13,21 @@ from tests.integration.cluster import engine
 
 
 class Timed(FakeEngine):
-    """Its forwards take `plain` seconds and `row` for each row; the clock is the test's."""
+    """Its forwards take `plain` seconds and `row` for each row; the clock is the test's.
 
-    def __init__(self, plain: float, row: float, stall: float = 0.0, **options):
-        super().__init__(**options)
+    Every third one stalls for `stall` seconds more; `plain` shrinks with each by `falls`.
+    """
+
+    def __init__(self, plain: float, row: float, stall: float = 0.0, falls: float = 1.0):
+        super().__init__()
+        self._falls = falls
         self.now, self.widths = 0.0, []
         self._alone, self._each, self._stall = plain, row, stall
 
     def forward(self, segments):
         [segment] = segments
         rows = len(segment.token_ids)
+        self._alone *= self._falls
         self.now += self._alone + self._each * rows
         if len(self.widths) % 3 == 2:
             self.now += self._stall
@@ -45,10 +50,13 @@ def test_a_stall_is_no_time_of_a_step():
     }
 
 
-def test_a_fast_model_is_measured_a_few_times_and_no_more():
+def test_where_nothing_gets_faster_any_more_it_ends_and_at_last_all_the_same():
     made = Timed(1e-5, 0.0)
     measured(made, lambda: made.now)
-    assert len(made.widths) == 1 + SWEEPS * len(ROWS)
+    assert len(made.widths) == 1 + 2 * len(ROWS)
+    warming = Timed(1e-5, 0.0, falls=0.99)
+    measured(warming, lambda: warming.now)
+    assert len(warming.widths) == 1 + SWEEPS * len(ROWS)
 
 
 def test_a_model_whose_steps_take_seconds_is_measured_with_one_row_and_one_other_count():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from services.contract.step_time import OUTLIER, StepTime, StepTimeModel
@@ -45,7 +46,8 @@ def told_by(times: tuple[StepTime, ...]) -> Told:
     """From times by rows, ascending, which may be noisy; of fewer than two nothing follows."""
     if len(times) < 2:
         return NOT_TOLD
-    rising = _rising([(one.ms, 1.0) for one in times])
+    # What else a machine did made some of them longer: no step takes more than a wider one.
+    rising = list(accumulate((one.ms for one in reversed(times)), min))[::-1]
     known = [(one.rows, ms) for one, ms in zip(times, rising, strict=True)]
     (first, ms) = known[0]
     offs = [(rows - first, later - ms) for rows, later in known]
