@@ -37,7 +37,7 @@ def drafting(
                     exact=options.promises_equal_text(rule),
                     pid=pid,
                     baseline=pacing == FIXED,
-                    dtype=options.dtype,
+                    dtype=options.number_format,
                     recalled=recalled,
                 )
 
@@ -51,10 +51,10 @@ def plain(
         address,
         cores,
         NO_DRAFTS,
-        exact=options.dtype == "float32",
+        exact=options.number_format == "float32",
         pid=pid,
         baseline=True,
-        dtype=options.dtype,
+        dtype=options.number_format,
     )
 
 

@@ -115,6 +115,7 @@ def journal_settings(options: BenchOptions, schedule: Schedule) -> dict[str, obj
     digest = hashlib.sha256(texts.encode()).hexdigest()[:12]
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in same.items()},
+        "--dtype": options.number_format,
         "--set": f"{options.prompt_set} ({digest})",
         "--peers": options.peers.names,
         "--peer-cores": options.peers.places,
@@ -197,7 +198,7 @@ def _setting(
         "drafting": options.drafters or options.draft or options.method or "ngram",
         "engine": options.engine,
         "devices": [*(options.verifier_device or ("cpu",)), *options.drafter_device],
-        "dtype": options.dtype,
+        "dtype": options.number_format,
         "draft_dtype": options.draft_dtype or "auto",
         "prompts": f"{options.prompt_set} of {(options.prompts or SPEC_BENCH).name}, first turns",
         "sampling": options.sampling,

@@ -45,7 +45,7 @@ class BenchOptions(Models):
     head: str | None = option(
         "Folder of an EAGLE-3 head, for the drafters of --drafters with eagle.", None
     )
-    dtype: Dtype = option("Number format of the models.", "float32")
+    dtype: Dtype = option("Number format of the models; auto: the faster one here.", "auto")
     drafters: Words = option(
         "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, "
         "text, or several joined by +.",
@@ -232,7 +232,9 @@ class BenchOptions(Models):
 
         With a seed, as here, the server's own choice is coupled.
         """
-        return self.dtype == "float32" and (self.temperature == 0 or rule in ("", "coupled"))
+        return self.number_format == "float32" and (
+            self.temperature == 0 or rule in ("", "coupled")
+        )
 
 
 def _run_a_draft(methods: Collection[str]) -> bool:

@@ -222,7 +222,7 @@ def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> Chil
 
 def _comparable(options: BenchOptions, dtype: str) -> bool:
     """Whether a peer should write what we do: greedily, both in float32."""
-    return options.dtype == dtype == "float32" and options.temperature == 0
+    return options.number_format == dtype == "float32" and options.temperature == 0
 
 
 def _configuration(child: Child, way: str, peer: PeerProcess) -> Configuration:

@@ -13,6 +13,7 @@ from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.options import Options
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
+from services.contract.step_time import StepTime
 from services.contract.types import (
     LATER_FORMATS,
     RESPONSE_FORMAT,
@@ -112,6 +113,10 @@ class OfferedModel:
     def learns_from_rows(self, method: str) -> bool:
         """Whether the drafters of a method use the target's predictions at each row."""
         return rows_capability(method) in self._pool.capabilities()
+
+    def step_times(self) -> tuple[StepTime, ...]:
+        """What verifiers measured of their steps."""
+        return self._pool.step_times()
 
     def _pairs(self, method: str) -> bool:
         """Whether verifiers tell the states that drafters of a method need, if they need any."""

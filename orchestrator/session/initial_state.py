@@ -72,7 +72,7 @@ class InitialStates:
             chained=config.limits.max_in_flight > 1,
             seed=config.seed,
         )
-        return self._pacing_memory.seeded(config, policy)
+        return self._pacing_memory.seeded(config, policy, self._offer.step_times())
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""

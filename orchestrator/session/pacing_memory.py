@@ -4,7 +4,7 @@ Costs and hits have different owners. The *costs* of rounds (step time by rows, 
 drafting time, speed of plain decoding) belong to this process and its workers: every session
 starts from them. *Hits* depend on texts: only sessions of one scope (a tenant) share them; one
 without a scope (an ephemeral session) neither gets nor leaves them. So texts that defeat drafts
-slow down no other tenant.
+slow down no other tenant. Verifiers tell the first of them what steps take.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from orchestrator.core.pacing import Experience, Marginal, Policy
+from orchestrator.core.pacing import Experience, Marginal, Policy, told_by
 from orchestrator.core.state import SessionConfig, State
+from services.contract.step_time import StepTime
 from services.contract.types import VerifyMode
 
 # The drafting method, the rule, and whether drafts are trees. Requests can only name
@@ -44,9 +45,14 @@ class PacingMemory:
         self._costs: dict[Kind, Experience] = {}
         self._hits: OrderedDict[tuple[str, Kind], Experience] = OrderedDict()
 
-    def seeded(self, config: SessionConfig, policy: Policy) -> Policy:
-        """The policy of a new session, with what earlier sessions learned."""
-        return self._of(config).seeded(policy)
+    def seeded(
+        self, config: SessionConfig, policy: Policy, told: tuple[StepTime, ...] = ()
+    ) -> Policy:
+        """The policy of a new session, with what earlier sessions learned.
+
+        `told`: what steps took that verifiers measured before they served.
+        """
+        return self._of(config).seeded(policy, told_by(told))
 
     def remember(self, state: State) -> None:
         """Keep what an ended session learned."""

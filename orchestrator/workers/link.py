@@ -22,6 +22,7 @@ from orchestrator.workers.openings import Openings
 from orchestrator.workers.placed import Placed
 from services.contract.errors import ProtocolError, StartError
 from services.contract.states import Fate, OnStates, StateRoom, portion, states_of
+from services.contract.step_time import StepTime
 from services.contract.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -52,6 +53,7 @@ from services.contract.wire import (
     DRAFTER_LINK,
     VERIFIER_LINK,
     decode_description,
+    decode_step_times,
     gather_parts,
     in_messages,
     join_bundle,
@@ -124,6 +126,8 @@ class WorkerLink:
         self.address = address
         self.role = role
         self.description: WorkerDescription | None = None
+        # What a verifier measured of its steps; empty where it did not.
+        self.step_times: tuple[StepTime, ...] = ()
         self.progress = Progress()
         self.draining = False
         self.up = False
@@ -268,7 +272,7 @@ class WorkerLink:
 
     async def _connect_once(self) -> None:
         async with self._channel() as channel:
-            self.description = await self._describe(channel)
+            self.description, self.step_times = await self._describe(channel)
             stub: Any
             if self.role is Role.DRAFTER:
                 stub = drafter_pb2_grpc.DrafterServiceStub(channel)
@@ -278,7 +282,9 @@ class WorkerLink:
             await call.write(self._codec.encode_request(hello=self._hello))
             await self._serve(call)
 
-    async def _describe(self, channel: grpc.aio.Channel) -> WorkerDescription:
+    async def _describe(
+        self, channel: grpc.aio.Channel
+    ) -> tuple[WorkerDescription, tuple[StepTime, ...]]:
         response: Any
         if self.role is Role.DRAFTER:
             drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
@@ -296,7 +302,8 @@ class WorkerLink:
             )
         description = decode_description(_readable(response).worker)
         _check(description, self.role)
-        return description
+        verifies = self.role is Role.VERIFIER
+        return description, decode_step_times(response.step_times) if verifies else ()
 
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()

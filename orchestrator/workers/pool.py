@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol
 
 from orchestrator.core.placement import Candidate, Wanted, choose, fits, pairs
@@ -24,6 +25,7 @@ from orchestrator.workers.subset import order_of
 from orchestrator.workers.visits import Visits
 from services.contract.errors import StartError
 from services.contract.states import NO_STATES, OnStates, StateShape, gives, needed
+from services.contract.step_time import StepTime
 from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
@@ -333,6 +335,12 @@ class WorkerPool:
         taken = [link.progress.step_ms for link in links if link.progress.step_ms > 0]
         return sum(taken) / len(taken) if taken else 0.0
 
+    def step_times(self) -> tuple[StepTime, ...]:
+        """What the connected verifiers measured of their steps: their mean, by rows."""
+        told = [dict(link.step_times) for link in self._up(Role.VERIFIER) if link.step_times]
+        rows = sorted(set[int]().union(*told).intersection(*told))
+        return tuple(StepTime(n, fmean(one[n] for one in told)) for n in rows)
+
     def connected(self, role: Role) -> int:
         """Workers of a role that take sessions now. Safe in any thread."""
         links = self._by_worker.copy().values()
@@ -401,6 +409,8 @@ class WorkerPool:
         if worker.tokenizer_fingerprint != known.tokenizer_fingerprint:
             raise StartError(_mismatch("verifier", worker, known))
         old, new = known.model_fingerprint, worker.model_fingerprint
+        for other in self._up(Role.VERIFIER):
+            _require_format(worker, other.description)
         if not self._up(Role.VERIFIER) and new != old:
             log.warning("the target changed from %s to %s", old, new)
 
@@ -479,6 +489,15 @@ def _methods(link: WorkerLink) -> tuple[str, ...]:
 
 def _capabilities(link: WorkerLink) -> tuple[str, ...]:
     return link.description.capabilities if link.description else ()
+
+
+def _require_format(worker: WorkerDescription, known: WorkerDescription | None) -> None:
+    """Texts of one pool do not depend on which of its verifiers has them; "" = not told."""
+    if known is not None and worker.dtype and known.dtype and worker.dtype != known.dtype:
+        raise StartError(
+            f"verifier {worker.worker_id} computes in {worker.dtype}, and {known.worker_id}, which "
+            f"is here already, in {known.dtype}: a pool has one number format"
+        )
 
 
 def _mismatch(role: str, worker: WorkerDescription, known: WorkerDescription) -> str:

@@ -107,7 +107,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
             drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
             tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
             return [
-                Served(judge, judge.describe(), engine.bundle),
+                verifying.serving(verifier, judge, engine),
                 Served(drafts, drafts.describe()),
             ]
 

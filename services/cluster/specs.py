@@ -14,12 +14,13 @@ from services.cluster.supervisor import START_TIMEOUT_S, ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.engine.checkpoint.heads import is_head
+from services.engine.start import chosen_format
 from services.engine.synthetic.spec import read_spec
 from services.runtime.options import Words, option, options
 
 SHARES = {"verifier": 0.6, "drafter": 0.25}
 """Of a GPU's memory, where vLLM runs both roles on it."""
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 Target = Annotated[
     str,
     option(
@@ -63,7 +64,9 @@ class Models:
         "Where verifiers run, as cuda:0; of several, joined by commas, each takes the next.", ()
     )
     drafter_device: Words = option("The same of drafters that run a model.", ())
-    dtype: Dtype = option("Number format of the models.", "float32", variable=True)
+    dtype: Dtype = option(
+        "Number format of the models; auto: the faster one here.", "float32", variable=True
+    )
     batch_invariant: bool = option(
         "Let the logits of a text depend on that text alone, to the bit, whatever runs beside it: "
         "equal texts in bfloat16, too, a little slower.",
@@ -90,6 +93,12 @@ class Models:
         off="--beside",
         variable=True,
     )
+
+    @property
+    def number_format(self) -> str:
+        """That of the targets: a cluster has one."""
+        device = next((one for one in self.verifier_device if one != "cpu"), "cpu")
+        return chosen_format(self.dtype, device)
 
 
 @options
@@ -168,7 +177,7 @@ class ClusterOptions(Models):
     @property
     def dtype_of_drafters(self) -> str:
         """Their number format: what was asked for, of a target as the verifiers have it."""
-        return self.draft_dtype or (self.dtype if self.drafts_with_the_target else "auto")
+        return self.draft_dtype or (self.number_format if self.drafts_with_the_target else "auto")
 
     @property
     def drafts_with_the_target(self) -> bool:
@@ -284,7 +293,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     arguments = ["--worker-id", name, "--port", "0"]
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
-    arguments += ["--target", options.target, "--dtype", options.dtype]
+    arguments += ["--target", options.target, "--dtype", options.number_format]
     arguments += _engine_flags(options.engine, options.execution)
     arguments += ["--batch-invariant"] * options.batch_invariant
     arguments += _device_flags(options, "verifier", index)

@@ -48,7 +48,9 @@ class DemoOptions:
         None,
         variable=True,
     )
-    dtype: Dtype = option("Number format of the models.", "bfloat16", variable=True)
+    dtype: Dtype = option(
+        "Number format of the models; auto: the faster one here.", "auto", variable=True
+    )
 
     @property
     def cluster(self) -> ClusterOptions:
@@ -117,7 +119,7 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     console.print()
     console.print(table(answered))
     console.print()
-    told = f"Greedy, {options.dtype}, medians of {RUNS} runs each way, in turns. {LEGEND}"
+    told = f"Greedy, {options.cluster.number_format}, medians of {RUNS} runs each way, in turns. {LEGEND}"
     console.print(told, style="dim", soft_wrap=False)
     console.print()
     console.print(verdict(answered), style="bold", soft_wrap=False)

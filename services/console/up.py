@@ -77,10 +77,10 @@ def describe(options: ClusterOptions) -> str:
     draft = f" ({options.draft})" if options.draft else ""
     verifiers = _count(options.verifiers, "verifier")
     if not options.apart:
-        served = f"{verifiers} of {options.target} in {options.dtype}"
+        served = f"{verifiers} of {options.target} in {options.number_format}"
         return f"{served}, drafting by {method}{draft}, too"
     drafters = _count(options.drafters, f"{method} drafter")
-    return f"{verifiers} of {options.target} in {options.dtype}, {drafters}{draft}"
+    return f"{verifiers} of {options.target} in {options.number_format}, {drafters}{draft}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,13 +12,21 @@ FIRST_SLOPE = 0.04
 OUTLIER = 2.0
 
 
+class StepTime(NamedTuple):
+    """What a step of so many rows took, in milliseconds."""
+
+    rows: int
+    ms: float
+
+
 class StepTimeModel(NamedTuple):
     """The time of a step of n rows, in any unit: `at(n)` = a + b n, b >= 0.
 
     Discounted least squares, regularised towards the previous slope: steps that
     are all of one width do not determine b, and leave it unchanged. A step that
     takes several times the expected time counts as twice as long: one stall does
-    not mislead, and a change is learned within a few steps.
+    not mislead, and a change is learned within a few steps. A model of no weight has
+    seen no step; what it says may have been told.
     """
 
     weight: float = 0.0
@@ -32,7 +40,8 @@ class StepTimeModel(NamedTuple):
     def add(self, n: float, time: float) -> StepTimeModel:
         """The model with one more step."""
         if self.weight == 0.0:
-            return StepTimeModel(1.0, n, time, slope=FIRST_SLOPE * time / (1 + FIRST_SLOPE * n))
+            share = self.slope / self.at(0) if self.mean_time else FIRST_SLOPE
+            return StepTimeModel(1.0, n, time, slope=share * time / (1 + share * n))
         time = min(time, OUTLIER * self.at(n))
         weight = KEEP * self.weight + 1.0
         off_n, off_time = n - self.mean_n, time - self.mean_time

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from services.engine.vllm.ranks import Ranks as Ranks
 
 
+AUTO = "auto"
+"""Stands for a number format that is chosen where the model runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Installed:
     """An engine that models can run on: its version, or why it is not to be had here."""
@@ -69,6 +73,13 @@ def multiplies_bfloat16() -> bool:
     from services.engine import number_formats
 
     return number_formats.cpu().bfloat16
+
+
+def chosen_format(asked: str, device: str = "cpu") -> str:
+    """The number format asked for; of `auto` the faster one of float32 and bfloat16 there."""
+    if asked != AUTO:
+        return asked
+    return "bfloat16" if device != "cpu" or multiplies_bfloat16() else "float32"
 
 
 def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:

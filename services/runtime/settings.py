@@ -161,8 +161,9 @@ class WorkerSettings(ServingSettings):
         description="with --engine vllm: the model as it is, compiled (minutes at the start), or "
         "compiled and replayed from CUDA graphs, of the parts between attention or of all",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="number format of the model"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description="number format of the model; auto: the faster one of float32 and bfloat16 here",
     )
     threads: int | None = Field(None, ge=1, description="threads of the model")
     cpus: Numbers = Field((), description="run the model on these cores only, joined by commas")

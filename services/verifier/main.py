@@ -17,12 +17,15 @@ from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
 from services.runtime.worker_main import installed_version, run_worker, tracing
 from services.verifier.core import VerifierCore
+from services.verifier.measuring import measured
 from services.verifier.options import VerifierOptions
 from services.verifier.settings import VerifierSettings
 from services.verifier.warming import warm_up
 
 if TYPE_CHECKING:
     from services.engine.start import Ranks
+
+VerifierHost = WorkerHost[VerifierCommand, VerifierEvent]
 
 
 def run(settings: VerifierSettings) -> int:
@@ -42,7 +45,7 @@ def run(settings: VerifierSettings) -> int:
             engine = _engine(settings, others)
             host = make_host(settings, engine, tracer)
             tracer.watch({"verifier": host.progress})
-            return [Served(host, host.describe(), engine.bundle)]
+            return [serving(settings, host, engine)]
 
         own = settings if others is None else settings.model_copy(update={"cpus": others.cpus})
         return run_worker(own, tracer, load)
@@ -56,6 +59,12 @@ def load_engine(settings: VerifierSettings, others: Ranks | None = None) -> Engi
     return engine
 
 
+def serving(settings: VerifierSettings, host: VerifierHost, engine: Engine) -> Served:
+    """What the host serves; how long its steps take is measured now, where a model runs."""
+    times = () if settings.synthetic is not None else measured(engine)
+    return Served(host, host.describe(), engine.bundle, times)
+
+
 def make_host(
     settings: VerifierSettings,
     engine: Engine,
@@ -63,7 +72,7 @@ def make_host(
     thread: CoreThread | None = None,
     lending: Lending | None = None,
     structures: Structures | None = None,
-) -> WorkerHost[VerifierCommand, VerifierEvent]:
+) -> VerifierHost:
     """The host of a core on `engine`, not started.
 
     `thread`: one to share with a drafter on the same engine; `lending`: where that
@@ -94,9 +103,7 @@ def make_host(
     def make_core(emit: Emit) -> VerifierCore:
         return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
 
-    host: WorkerHost[VerifierCommand, VerifierEvent] = WorkerHost(
-        make_core, thread=thread, on_states=options.on_states
-    )
+    host: VerifierHost = WorkerHost(make_core, thread=thread, on_states=options.on_states)
     if structures is not None:
         structures.wake = host.wake
     return host
@@ -116,7 +123,7 @@ def _engine(settings: VerifierSettings, others: Ranks | None) -> Engine:
 def _model_spec(settings: VerifierSettings) -> ModelSpec:
     return ModelSpec(
         model=settings.target,
-        dtype=settings.dtype,
+        dtype=start.chosen_format(settings.dtype, settings.device),
         device=settings.device,
         threads=settings.threads,
         kv_capacity_tokens=settings.kv_capacity_tokens,

@@ -28,8 +28,9 @@ from services.verifier.options import VerifierOptions
 
 BLOCKS = (0, 1, 2, 4, 8, 12)
 """Draft tokens of a session's blocks."""
+WINDOW = 16
 PROMPT = 64
-_ROOM = 256
+ROOM = 256
 """Tokens behind the prompt, at most: twelve blocks of a session."""
 
 _log = logging.getLogger(__name__)
@@ -51,14 +52,14 @@ def warm_up(engine: Engine) -> None:
     core = VerifierCore(engine, emit=hear, worker_id="warming up", options=options)
     for mode in VerifyMode:
         ends[mode.name] = 0
-        core.handle(0, _opening(engine, mode))
+        core.handle(0, made_up_opening(engine, mode))
     _run(core)
     everyone = tuple(VerifyMode)
     groups = [everyone, *((mode,) for mode in everyone)]
     for number, (group, size) in enumerate(product(groups, BLOCKS), 1):
         for mode in group:
             if mode.name in ends:
-                draft = _draft(engine, mode, size)
+                draft = made_up_draft(engine, mode, size)
                 core.handle(0, Verify(mode.name, 1, number, ends[mode.name], draft))
         _run(core)
     core.drop_link(0)
@@ -69,15 +70,18 @@ def _run(core: VerifierCore) -> None:
         pass
 
 
-def _opening(engine: Engine, mode: VerifyMode) -> OpenVerify:
-    length = max(1, min(PROMPT, engine.max_context_length - _ROOM))
-    prompt = tuple(place % engine.vocab_size for place in range(length))
+def made_up_opening(
+    engine: Engine, mode: VerifyMode, prompt: int = PROMPT, room: int = ROOM
+) -> OpenVerify:
+    """A session with a prompt of so many tokens, or what fits, and `room` for more behind it."""
+    length = max(1, min(prompt, engine.max_context_length - room))
+    tokens = tuple(place % engine.vocab_size for place in range(length))
     heat = 0.0 if mode is VerifyMode.GREEDY else 1.0
-    sampling = ResolvedSampling(temperature=heat, top_p=0.95, max_tokens=_ROOM)
-    return OpenVerify(mode.name, 1, 1, prompt, (), mode, sampling, seed=1, window=max(BLOCKS))
+    sampling = ResolvedSampling(temperature=heat, top_p=0.95, max_tokens=room)
+    return OpenVerify(mode.name, 1, 1, tokens, (), mode, sampling, seed=1, window=WINDOW)
 
 
-def _draft(engine: Engine, mode: VerifyMode, size: int) -> DraftTree:
+def made_up_draft(engine: Engine, mode: VerifyMode, size: int) -> DraftTree:
     """A tree of two children a node where drafts are matched exactly, and else a drawn chain."""
     tokens = tuple(node % engine.vocab_size for node in range(size))
     if not mode.exact_match:

@@ -10,8 +10,10 @@ from bench.configurations import baselines, drafting, plain
 from bench.options import PACINGS, BenchOptions
 from bench.peers.options import PeerOptions
 from bench.peers.served import context
+from bench.runner import Schedule
 from orchestrator.core.pacing import POLICIES
 from services.contract.errors import StartError
+from services.engine import start
 from tests.console.typed import read
 
 RULES = ("standard", "block", "coupled")
@@ -163,6 +165,19 @@ def test_a_rule_and_its_candidates_are_asked_of_the_server():
 def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rule, promised):
     options = BenchOptions(target="m", dtype=dtype, temperature=temperature)
     assert options.promises_equal_text(rule) is promised
+
+
+@pytest.mark.parametrize(("multiplies", "named"), [(True, "bfloat16"), (False, "float32")])
+def test_what_is_claimed_and_shown_is_of_the_number_format_that_was_chosen(
+    monkeypatch, multiplies, named
+):
+    monkeypatch.setattr(start, "multiplies_bfloat16", lambda: multiplies)
+    options = BenchOptions(target="m")
+    assert options.dtype == "auto"
+    assert options.promises_equal_text("") is not multiplies
+    assert plain(options, "plain", "a:1", "").exact is not multiplies
+    assert {one.dtype for one in drafting(options, ["a:1"] * 4)} == {named}
+    assert main.journal_settings(options, Schedule([], 1, (1,), {}))["--dtype"] == named
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from services.cluster.supervisor import START_TIMEOUT_S
 from services.console.up import describe
 from services.contract.errors import StartError
 from services.drafter.settings import DrafterSettings
+from services.engine import start
+from services.verifier.main import _model_spec
 from services.verifier.settings import VerifierSettings
 
 KINDS = {
@@ -168,6 +170,27 @@ def test_the_draft_model_may_have_a_number_format_of_its_own(site):
     verifier, drafter = map(settings_of, worker_specs(options, site))
     assert (verifier.dtype, drafter.dtype) == ("float32", "bfloat16")
     assert drafter.draft_base is None
+
+
+@pytest.mark.parametrize(
+    ("multiplies", "device", "expected"),
+    [
+        (True, "cpu", "bfloat16"),
+        (False, "cpu", "float32"),
+        (False, "cuda:0", "bfloat16"),
+    ],
+)
+def test_the_faster_number_format_is_chosen_and_named(
+    site, monkeypatch, multiplies, device, expected
+):
+    monkeypatch.setattr(start, "multiplies_bfloat16", lambda: multiplies)
+    options = ClusterOptions(
+        "big", dtype="auto", verifier_device=(device,), method="skip", pool=True
+    )
+    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == [expected] * 2
+    assert f"of big in {expected}" in describe(options)
+    assert _model_spec(VerifierSettings(target="m", dtype="auto", device=device)).dtype == expected
+    assert _model_spec(VerifierSettings(target="m", device=device)).dtype == "float32"
 
 
 def test_a_distilled_drafter_is_held_to_its_target(site, tmp_path):

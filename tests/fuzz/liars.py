@@ -11,6 +11,7 @@ from paceline.v1 import verifier_pb2
 
 from services.contract import types as t
 from services.contract import wire
+from services.contract.step_time import StepTime
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -87,14 +88,16 @@ def _values(event: Any, fields: dict[str, Any]) -> dict[str, Any]:
 Answers = Callable[[bytes], Awaitable[bytes]]
 
 
-def description(**changes: Any) -> bytes:
+def description(step_times: Sequence[StepTime] = (), **changes: Any) -> bytes:
     """The answer to Describe, of a verifier with the table's tokenizer."""
     bundle = table_engine().bundle
     assert bundle is not None
     worker = t.WorkerDescription("raw", t.Role.VERIFIER, "table", vocab_size=12)
     worker = replace(worker, tokenizer_fingerprint=bundle.fingerprint, max_context_length=64)
     described = wire.encode_description(replace(worker, **changes))
-    return verifier_pb2.VerifierServiceDescribeResponse(worker=described).SerializeToString()
+    return verifier_pb2.VerifierServiceDescribeResponse(
+        worker=described, step_times=wire.encode_step_times(step_times)
+    ).SerializeToString()
 
 
 def part(data: bytes) -> bytes:

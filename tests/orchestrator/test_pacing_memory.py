@@ -27,6 +27,7 @@ from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
 from services.contract.states import NO_STATES, StateShape
+from services.contract.step_time import StepTime
 from services.contract.types import ResolvedSampling, VerifyMode
 from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
@@ -163,6 +164,14 @@ def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alon
     trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
     assert trees == Fallback(Levels(4))
     assert beginnings("fixed").policy(CONFIG) == Fallback(Fixed(8))
+
+
+def test_the_first_session_knows_what_its_verifiers_told_of_their_steps() -> None:
+    told = tuple(StepTime(rows, 40.0 + 12.0 * (rows - 1)) for rows in (1, 2, 4, 8))
+    beginning = InitialStates(offer(Estimating(("ngram",), told=told)), options())
+    policy = beginning.policy(replace(CONFIG, estimated=True))
+    assert isinstance(policy, Marginal)
+    assert policy.times[:3] == pytest.approx([40.0, 52.0, 64.0])
 
 
 class Estimating(Pool):

@@ -13,6 +13,7 @@ from orchestrator.options import Options
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
 from services.contract.states import NO_STATES, StateShape
+from services.contract.step_time import StepTime
 from services.contract.types import Role, WorkerDescription
 from tests.orchestrator.text_kit import tokenizer
 
@@ -27,6 +28,10 @@ class Pool:
     able: frozenset[str] = frozenset()
     unpaired: frozenset[str] = frozenset()
     shape: StateShape = NO_STATES
+    told: tuple[StepTime, ...] = ()
+
+    def step_times(self) -> tuple[StepTime, ...]:
+        return self.told
 
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         return None if set(methods) & self.unpaired else self.shape

@@ -14,6 +14,7 @@ from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2
 from services.contract import types as t
 from services.contract import wire
 from services.contract.errors import ProtocolError
+from services.contract.step_time import StepTime
 from services.contract.wire.floats import decode_floats
 from services.contract.wire.tokenizer import PART_BYTES
 from tests.services import wire_strategies as make
@@ -205,6 +206,35 @@ def test_a_verdict_that_does_not_add_up_is_refused(fields, complaint):
     verdict = verifier_pb2.Verdict(session_id="s", mode=types_pb2.VERIFY_MODE_GREEDY, **fields)
     with pytest.raises(ProtocolError, match=complaint):
         wire.decode_verifier_event(verifier_pb2.VerifierEvent(verdict=verdict))
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (1, 2, 65_536), range(1, 65)])
+def test_step_times_arrive_as_they_left(rows):
+    times = tuple(StepTime(count, 40.5 + count) for count in rows)
+    sent = verifier_pb2.VerifierServiceDescribeResponse(step_times=wire.encode_step_times(times))
+    assert wire.decode_step_times(resent(sent).step_times) == times
+
+
+@pytest.mark.parametrize(
+    ("times", "complaint"),
+    [
+        ([(rows, 1.0) for rows in range(1, 66)], "65 are more than 64"),
+        ([(0, 1.0)], "rows from 1 on"),
+        ([(65_537, 1.0)], "rows from 1 on"),
+        ([(1, 1.0), (1, 2.0)], "ascending"),
+        ([(2, 1.0), (1, 2.0)], "ascending"),
+        ([(1, 0.0)], "above 0"),
+        ([(1, -1.0)], "no duration"),
+        ([(1, float("nan"))], "no duration"),
+        ([(1, float("inf"))], "no duration"),
+    ],
+)
+def test_step_times_that_cannot_be_are_refused(times, complaint):
+    sent = verifier_pb2.VerifierServiceDescribeResponse(
+        step_times=[verifier_pb2.StepTime(rows=rows, ms=ms) for rows, ms in times]
+    )
+    with pytest.raises(ProtocolError, match=complaint):
+        wire.decode_step_times(resent(sent).step_times)
 
 
 def test_a_verify_without_a_tree_is_the_empty_block():

@@ -39,6 +39,7 @@ from orchestrator.core.pacing.policy import (
     Wait,
 )
 from orchestrator.core.pacing.resting import Fallback
+from orchestrator.core.pacing.steps import told_by
 from orchestrator.core.pacing.thompson import Thompson
 from services.contract.types import Allowance
 
@@ -65,6 +66,7 @@ __all__ = [
     "View",
     "Wait",
     "make_policy",
+    "told_by",
 ]
 
 POLICIES = ("thompson", "matched", "eager", "fixed")

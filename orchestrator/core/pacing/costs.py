@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.core.pacing.policy import FinishedRound
+from orchestrator.core.pacing.steps import Told
 from services.contract.step_time import OUTLIER, StepTimeModel
 
 
@@ -77,6 +78,10 @@ class RoundCosts(NamedTuple):
         """
         beside = 1.0 - 1.0 / max(1.0, self.sessions)
         return max(0.0, beside - self.queue_share) * self.step_ms(0.0)
+
+    def informed(self, told: Told) -> RoundCosts:
+        """With what was told of steps, as long as there was no round."""
+        return self if self.known or not told.curve else self._replace(line=told.line)
 
     def capped(self, weight: float) -> RoundCosts:
         """The same costs, of limited weight."""

@@ -9,6 +9,7 @@ from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned
 from orchestrator.core.pacing.marginal import Estimates, Marginal
 from orchestrator.core.pacing.policy import Policy
 from orchestrator.core.pacing.resting import Fallback, Learner, Rate
+from orchestrator.core.pacing.steps import NOT_TOLD, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,25 @@ class Experience:
             return replace(other, estimates=other.estimates.with_hits_of(self.estimates))
         return self
 
-    def seeded(self, policy: Policy) -> Policy:
-        """The policy of a new session: it starts from this, with limited weight."""
+    def seeded(self, policy: Policy, told: Told = NOT_TOLD) -> Policy:
+        """The policy of a new session: it starts from this, with limited weight.
+
+        `told`: what its verifiers measured of their steps.
+        """
         match policy:
             case Chained(inner):
                 costs = self.learned.costs.capped(SEED_WEIGHT) if self.learned else policy.costs
-                return policy._replace(inner=self.seeded(inner), costs=costs)
+                return Chained(self.seeded(inner, told), costs.informed(told))
             case Marginal():
-                known = self.estimates
-                return policy if known is None else policy.informed(known.weakened())
+                known = self.estimates.weakened() if self.estimates else policy.learned
+                return policy.informed(known.informed(told))
             case Fallback(inner):
                 plain = self.plain.scaled(SEED_WEIGHT)
-                return policy._replace(inner=self.seeded(inner), plain=plain)
-        if self.learned is None or not isinstance(policy, Learner):
+                return policy._replace(inner=self.seeded(inner, told), plain=plain)
+        if not isinstance(policy, Learner):
             return policy
-        return policy.informed(self.learned.weakened())
+        learned = self.learned.weakened() if self.learned else policy.learned
+        return policy.informed(learned.informed(told))
 
     def joined(self, policy: Policy) -> Experience:
         """Updated by a session that ends with this policy."""

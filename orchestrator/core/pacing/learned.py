@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import FinishedRound
+from orchestrator.core.pacing.steps import Told
 from services.contract.step_time import KEEP
 
 PRIOR_HITS = 0.5
@@ -113,6 +114,10 @@ class Learned(NamedTuple):
             guess=self.guess.capped(weight),
             costs=self.costs.capped(weight),
         )
+
+    def informed(self, told: Told) -> Learned:
+        """With what was told of steps."""
+        return self._replace(costs=self.costs.informed(told))
 
     def without_hits(self) -> Learned:
         """The same costs, without the hits."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
-from orchestrator.core.pacing.steps import Steps
+from orchestrator.core.pacing.steps import Steps, Told
 from orchestrator.core.pacing.thompson import FIRST_PROBE, LONGEST_PROBE
 from services.contract.tree_handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
@@ -189,6 +189,10 @@ class Estimates(NamedTuple):
     def with_hits_of(self, other: Estimates) -> Estimates:
         """These costs, with another one's calibration."""
         return self._replace(ranges=other.ranges)
+
+    def informed(self, told: Told) -> Estimates:
+        """With what was told of steps."""
+        return self._replace(steps=self.steps.informed(told), costs=self.costs.informed(told))
 
     def weakened(self) -> Estimates:
         """The same, of limited weight."""
@@ -384,6 +388,6 @@ class Marginal:
 
     def informed(self, learned: Estimates) -> Marginal:
         """The policy with this knowledge instead of its own."""
-        times = learned.rounds_ms(self.most) if learned.costs.known else ()
+        times = learned.rounds_ms(self.most) if learned.steps.known else ()
         late = bool(times) and learned.late_ms > HOPED * times[0]
         return replace(self, learned=learned, times=times, resting=FIRST_REST if late else 0)

@@ -12,10 +12,20 @@ class VerifierServiceDescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VerifierServiceDescribeResponse(_message.Message):
-    __slots__ = ("worker",)
+    __slots__ = ("worker", "step_times")
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
     worker: _types_pb2.WorkerDescription
-    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ...) -> None: ...
+    step_times: _containers.RepeatedCompositeFieldContainer[StepTime]
+    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ...) -> None: ...
+
+class StepTime(_message.Message):
+    __slots__ = ("rows", "ms")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    ms: float
+    def __init__(self, rows: _Optional[int] = ..., ms: _Optional[float] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

@@ -5,11 +5,12 @@ valid records. Decoding checks shape (a member of every oneof, known enum values
 matching lengths, names that are present) and raises only `ProtocolError`; the
 worker checks whether a well-formed command makes sense.
 
-    records    what both links share
-    drafter    commands and events of the drafter link
-    verifier   commands and events of the verifier link
-    tokenizer  the tokenizer bundle, whole and in parts
-    codecs     one value per link: how its messages are cut into batches
+    records     what both links share
+    drafter     commands and events of the drafter link
+    verifier    commands and events of the verifier link
+    step_times  what a verifier measured of its steps
+    tokenizer   the tokenizer bundle, whole and in parts
+    codecs      one value per link: how its messages are cut into batches
 """
 
 from services.contract.wire.codecs import (
@@ -32,6 +33,7 @@ from services.contract.wire.records import (
     encode_hello,
     encode_progress,
 )
+from services.contract.wire.step_times import decode_step_times, encode_step_times
 from services.contract.wire.tokenizer import gather_parts, join_bundle, split_bundle
 from services.contract.wire.verifier import (
     decode_verifier_command,
@@ -49,6 +51,7 @@ __all__ = [
     "decode_drafter_command",
     "decode_drafter_event",
     "decode_hello",
+    "decode_step_times",
     "decode_verifier_command",
     "decode_verifier_event",
     "encode_description",
@@ -56,6 +59,7 @@ __all__ = [
     "encode_drafter_event",
     "encode_hello",
     "encode_progress",
+    "encode_step_times",
     "encode_verifier_command",
     "encode_verifier_event",
     "gather_parts",

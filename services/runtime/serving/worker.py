@@ -20,12 +20,14 @@ from paceline.v1 import verifier_pb2 as verifier
 from paceline.v1 import verifier_pb2_grpc as verifier_grpc
 
 from services.contract.errors import NotFound
+from services.contract.step_time import StepTime
 from services.contract.types import Progress, Role, TokenizerBundle, WorkerDescription
 from services.contract.wire import (
     DRAFTER_LINK,
     VERIFIER_LINK,
     encode_description,
     encode_progress,
+    encode_step_times,
     split_bundle,
 )
 from services.runtime.host import WorkerHost
@@ -79,14 +81,17 @@ class VerifierServicer(verifier_grpc.VerifierServiceServicer):
         links: LinkServer[Any, Any],
         description: WorkerDescription,
         bundle: TokenizerBundle | None,
+        step_times: Sequence[StepTime] = (),
     ) -> None:
         self._links = links
-        self._description = encode_description(description)
+        self._described = verifier.VerifierServiceDescribeResponse(
+            worker=encode_description(description), step_times=encode_step_times(step_times)
+        )
         self._parts = [] if bundle is None else list(split_bundle(bundle))
 
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """What this worker is."""
-        return verifier.VerifierServiceDescribeResponse(worker=self._description)
+        """What this worker is, and what its steps take."""
+        return self._described
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One link."""
@@ -103,11 +108,15 @@ class VerifierServicer(verifier_grpc.VerifierServiceServicer):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One role of a process; `bundle` is what a verifier's clients may fetch."""
+    """One role of a process; `bundle` is what a verifier's clients may fetch.
+
+    `step_times`: what it measured of its steps.
+    """
 
     host: WorkerHost[Any, Any]
     description: WorkerDescription
     bundle: TokenizerBundle | None = None
+    step_times: tuple[StepTime, ...] = ()
 
     @property
     def name(self) -> str:
@@ -168,7 +177,7 @@ def _add_servicer(server: GrpcServer, links: LinkServer[Any, Any], role: Served)
         mount(DrafterServicer(links, role.description, role.host.progress), server.grpc)
         return drafter.DESCRIPTOR.services_by_name["DrafterService"].full_name
     mount = verifier_grpc.add_VerifierServiceServicer_to_server
-    mount(VerifierServicer(links, role.description, role.bundle), server.grpc)
+    mount(VerifierServicer(links, role.description, role.bundle, role.step_times), server.grpc)
     return verifier.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
 
