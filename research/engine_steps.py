@@ -25,7 +25,7 @@ from services.engine.threads import pin
 
 Stepper = Callable[[], object]
 _TREE = (-1, 0, 1, 0, -1)
-_COMPANIES = ((1, 1), (8, 1), (16, 1), (16, 5))
+_COMPANIES = ((1, 1), (1, 2), (1, 4), (1, 8), (8, 1), (16, 1), (24, 1), (16, 5))
 """Sessions, and rows of each, in which batch invariance is priced."""
 
 
@@ -133,20 +133,24 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 def price(arguments: argparse.Namespace) -> dict[str, Any]:
     """The same of the mode's steps over those without it."""
     pin(arguments.threads)
-    prompt: list[int] = []
-    steppers: dict[str, Stepper] = {}
-    for invariant in (False, True):
-        spec = ModelSpec(
-            arguments.model,
-            arguments.dtype,
-            cache_dir=arguments.cache_dir,
-            batch_invariant=invariant,
+    engines = {
+        invariant: NativeEngine.load(
+            ModelSpec(
+                arguments.model,
+                arguments.dtype,
+                cache_dir=arguments.cache_dir,
+                batch_invariant=invariant,
+            )
         )
-        engine = NativeEngine.load(spec)
-        prompt = prompt or torch.randint(0, engine.vocab_size, (arguments.context,)).tolist()
-        for sessions, rows in _COMPANIES:
+        for invariant in (False, True)
+    }
+    prompt = torch.randint(0, engines[False].vocab_size, (arguments.context,)).tolist()
+    steppers: dict[str, Stepper] = {}
+    for sessions, rows in _COMPANIES:
+        for invariant, engine in engines.items():
             name = _mode(f"{sessions} x {rows}", invariant)
             steppers[name] = engine_stepper(engine, prompt, sessions, rows)
+    for invariant, engine in engines.items():
         steppers[_mode("tree", invariant)] = tree_stepper(engine, prompt)
     times = timed(steppers, arguments)
     shapes = [*(f"{sessions} x {rows}" for sessions, rows in _COMPANIES), "tree"]

@@ -119,7 +119,8 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     console.print()
     console.print(table(answered))
     console.print()
-    told = f"Greedy, {options.cluster.number_format}, medians of {RUNS} runs each way, in turns. {LEGEND}"
+    form = options.cluster.number_format
+    told = f"Greedy, {form}, medians of {RUNS} runs each way, in turns. {LEGEND}"
     console.print(told, style="dim", soft_wrap=False)
     console.print()
     console.print(verdict(answered), style="bold", soft_wrap=False)

@@ -30,7 +30,8 @@ class ModelSpec:
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
     its share at the start; None: as it likes. `execution`: how vLLM runs it.
-    `batch_invariant`: the bits of a row of logits must not depend on the rows beside it.
+    `batch_invariant`: the bits of a row of logits must not depend on the rows beside it; None: in
+    float32 on a CPU they do not, where the model and the CPU allow it.
     """
 
     model: str
@@ -46,4 +47,4 @@ class ModelSpec:
     engine: str = "native"
     memory_share: float | None = None
     execution: Execution = "eager"
-    batch_invariant: bool = False
+    batch_invariant: bool | None = False

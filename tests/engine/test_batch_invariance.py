@@ -13,7 +13,8 @@ from services.contract.errors import StartError
 from services.engine import invariance_check
 from services.engine.native import NativeEngine, PagedCache
 from services.engine.native.attending import Scoring, Steady, attend
-from services.engine.native.invariance import TILES, WAYS, InvariantPlain, holds, steady
+from services.engine.native.invariance import TILES, InvariantPlain
+from services.engine.native.steadiness import WAYS, holds, steady
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.models import SUPPORTED, tiny_model
@@ -23,7 +24,7 @@ OTHER_PRODUCTS = {"gpt2": "Conv1D", "mixtral": "MixtralTopKRouter"}
 """Architectures with weights that are no linear module's."""
 
 
-def engine(arch: str, dtype: str, *, invariant: bool = True) -> NativeEngine:
+def engine(arch: str, dtype: str, *, invariant: bool | None = True) -> NativeEngine:
     told = ModelSpec(arch, dtype, kv_capacity_tokens=CAPACITY, batch_invariant=invariant)
     model = tiny_model(arch, intermediate_size=1536).to(getattr(torch, dtype))
     return NativeEngine.from_model(model, spec=told)
@@ -148,10 +149,10 @@ def texts_of(made: NativeEngine, random: Random, text: Sequence[int]) -> list[Te
     return rows
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "invariant"), [("float32", None), ("bfloat16", True)])
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2"])
-def test_a_text_has_the_same_rows_in_any_company(arch, dtype):
-    made = engine(arch, dtype)
+def test_a_text_has_the_same_rows_in_any_company(arch, dtype, invariant):
+    made = engine(arch, dtype, invariant=invariant)
     text = [Random(3).randrange(300) for _ in range(330)]
     (expected,) = made.forward([Segment(cache := made.new_cache(len(text)), text)])
     cache.free()
@@ -187,3 +188,38 @@ def test_workers_that_would_write_different_texts_differ_in_their_fingerprints()
     }
     assert len(prints) == 2
     assert engine("llama", "bfloat16").fingerprint in prints
+
+
+def test_where_nothing_is_said_float32_is_and_bfloat16_is_not():
+    made = engine("llama", "float32", invariant=None)
+    assert made.batch_invariant
+    assert not engine("llama", "bfloat16", invariant=None).batch_invariant
+    plain = engine("llama", "float32", invariant=False)
+    assert made.fingerprint == plain.fingerprint, (
+        "a session may move to a CPU that rounds otherwise"
+    )
+
+
+@pytest.mark.parametrize("arch", OTHER_PRODUCTS)
+def test_where_nothing_is_said_a_model_that_cannot_be_runs_and_says_so(arch, caplog):
+    made = engine(arch, "float32", invariant=None)
+    assert not made.batch_invariant
+    assert f"is a {OTHER_PRODUCTS[arch]}, and not known" in caplog.text
+    plain = engine(arch, "float32", invariant=False)
+    rows, expected = (
+        one.forward([Segment(one.new_cache(4), [5, 6, 7])])[0] for one in (made, plain)
+    )
+    torch.testing.assert_close(rows, expected)
+
+
+def test_so_does_one_whose_check_at_load_fails(monkeypatch, caplog):
+    def differs(*_: object) -> str:
+        raise StartError("llama: batch-invariant: its logits depend on the rows beside a row")
+
+    monkeypatch.setattr("services.engine.native.engine.check", differs)
+    made = engine("llama", "float32", invariant=None)
+    assert not made.batch_invariant
+    assert "equal up to near-ties" in caplog.text
+    assert len(made.forward([Segment(made.new_cache(4), [5, 6, 7])])) == 1
+    with pytest.raises(StartError, match="depend on the rows"):
+        engine("llama", "float32")

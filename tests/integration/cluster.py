@@ -172,7 +172,7 @@ async def serve(*roles: Served, listening: ServingOptions | None = None) -> Work
 async def start_verifier(
     name: str = "v1", arch: str = "llama", serving: ServingOptions | None = None, **options: Any
 ) -> Worker:
-    loaded = engine(arch, **options)
+    loaded = engine(arch, **{"batch_invariant": None, **options})
     own = VerifierOptions(structures=structures_of(loaded))
     return await start_core(VerifierCore, loaded, name, loaded.bundle, serving, options=own)
 

@@ -1,19 +1,23 @@
-"""The demo model in bfloat16: one text, whatever runs beside it, and whoever goes on with it."""
+"""One text, whatever runs beside it and whoever goes on with it: in float32, or where asked for."""
 
 import asyncio
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from paceline import Chunk, Client
 
+from research.same_texts import WINDOWS, Asking, compared, same
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import NativeEngine
+from services.engine.sampling import rounding
 from services.engine.spec import ModelSpec
 from services.verifier.core import VerifierCore
-from tests.integration.cluster import PATIENT, Worker, cluster, start_core
+from tests.integration.cluster import PATIENT, Worker, cluster, plain, start_core, start_verifier
+from tests.models import tiny_model, tiny_tokenizer
 
 TOKENS = 14
 PROMPTS = (
@@ -111,3 +115,59 @@ async def test_a_text_that_another_verifier_goes_on_with_stays_the_same(seeded):
                 await (first if served[0] == "v1" else second).kill()
     assert len(set(served)) == 2
     assert tokens == [token for token, _ in expected]
+
+
+WORDS = ("the", "small", "drafter", "rides", "ahead", "large", "verifier", "checks", "each", "law")
+NEAR = rounding("float32")
+FEW = 8
+"""Tokens of each of many texts."""
+
+
+def random_prompts(count: int) -> list[tuple[str, int]]:
+    """Of a few to many words, each with a seed."""
+    random = Random(count)
+    return [(" ".join(random.choices(WORDS, k=random.randint(2, 20))), i) for i in range(count)]
+
+
+async def with_twins(*, invariant: bool | None) -> Worker:
+    """Of a model to which each even token is as likely as the next one, but for rounding."""
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight[1::2] = model.lm_head.weight[::2] * (1 + 3e-7)
+    torch.set_num_threads(1)
+    spec = ModelSpec("llama", batch_invariant=invariant)
+    made = NativeEngine.from_model(model, tiny_tokenizer(), spec)
+    return await start_core(VerifierCore, made, "v1", made.bundle)
+
+
+@pytest.mark.timeout(600)
+async def test_500_texts_in_float32_are_the_same_alone_in_crowds_and_with_drafts_at_near_ties():
+    """Every choice is one: of a row that moved by a bit, the text would be another."""
+    async with cluster([await with_twins(invariant=None)], [await drafter()], PATIENT) as running:
+        asking = Asking(running.client, random_prompts(500), FEW)
+        alone = await asking.plain(greedy=True)
+        for windows in ((0,), WINDOWS):
+            found = compared(alone, await asking.beside(windows, greedy=True), NEAR)
+            assert (found["same"], found["to the bit"]) == (500, 500), windows
+            assert found["near"] == found["tokens"]
+            assert (found["accepted"] > 0) == (windows is WINDOWS)
+
+
+async def test_without_it_texts_in_float32_depend_on_what_runs_beside_them():
+    verifiers, drafters = [await with_twins(invariant=False)], [await drafter()]
+    async with cluster(verifiers, drafters, PATIENT) as running:
+        asking = Asking(running.client, random_prompts(100), TOKENS)
+        alone = await asking.plain(greedy=True)
+        found = compared(alone, await asking.beside(WINDOWS, greedy=True), NEAR)
+    assert found["same"] < 100
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "mistral", "gemma3_text", "phi3"])
+async def test_texts_in_float32_are_those_of_transformers_but_for_near_ties(arch):
+    """Whose kernels are others."""
+    prompts = random_prompts(20)
+    async with cluster([await start_verifier(arch=arch)], []) as running:
+        alone = await Asking(running.client, prompts, TOKENS).plain(greedy=True)
+    found = same(alone, [plain(prompt, TOKENS, arch) for prompt, _ in prompts], NEAR)
+    assert found["same"] + found["parted there"] == len(prompts)
+    assert found["same"] >= len(prompts) - 1

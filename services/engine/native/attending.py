@@ -29,7 +29,7 @@ class Scoring(NamedTuple):
 
 
 class Steady(NamedTuple):
-    """A way to attend in which a row's bits do not depend on its company; see `invariance`.
+    """A way to attend in which a row's bits do not depend on its company; see `steadiness`.
 
     `rows`: the fewest that are multiplied with a key. `keys`: so many values at a time are
     weighed, one part after the other; None: all at once. `width`: and so many of a head's numbers

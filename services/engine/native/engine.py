@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from services.engine.native.device_memory import free_bytes, kv_capacity, room_t
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
 from services.engine.native.loading import load_model
-from services.engine.native.prepare import prepare
+from services.engine.native.prepare import is_part, prepare
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
 from services.engine.native.states import LayerStates
@@ -30,6 +31,8 @@ from services.engine.threads import pin
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
+
+logger = logging.getLogger(__name__)
 
 
 class NativeEngine(BudgetedEngine):
@@ -59,7 +62,9 @@ class NativeEngine(BudgetedEngine):
         self.num_layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
-        self.batch_invariant = spec.batch_invariant
+        default = model.dtype is torch.float32 and model.device.type == "cpu" and not is_part(model)
+        wanted = spec.batch_invariant
+        self.batch_invariant = default if wanted is None else wanted
         """Whether the bits of a row of logits depend on its own text alone."""
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
@@ -118,17 +123,7 @@ class NativeEngine(BudgetedEngine):
 
     def _start(self, spec: ModelSpec, *, check: bool = True) -> None:
         with room_to_run(self._model, self.model_id):
-            prepare(
-                self._model,
-                self.model_id,
-                self.forward,
-                check=check,
-                differentiable=spec.differentiable,
-                rounded=spec.dtype == INT8,
-                invariant=spec.batch_invariant,
-            )
-            if self.batch_invariant:
-                self.fingerprint = combine(self.fingerprint, self._bits())
+            self._prepare(spec, check=check)
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(
             self.model_id,
@@ -137,6 +132,31 @@ class NativeEngine(BudgetedEngine):
             self.max_context_length,
             free_bytes(self._model.device),
         )
+
+    def _prepare(self, spec: ModelSpec, *, check: bool) -> None:
+        try:
+            self._prepare_as_told(spec, check=check)
+        except StartError as error:
+            if spec.batch_invariant is not None or not self.batch_invariant:
+                raise
+            logger.warning("%s: so texts are equal up to near-ties", error)
+            self.batch_invariant = False
+            self._prepare_as_told(spec, check=check)
+
+    def _prepare_as_told(self, spec: ModelSpec, *, check: bool) -> None:
+        prepare(
+            self._model,
+            self.model_id,
+            self.forward,
+            check=check,
+            differentiable=spec.differentiable,
+            rounded=spec.dtype == INT8,
+            invariant=self.batch_invariant,
+        )
+        bits = self._bits() if self.batch_invariant else ""
+        # Where nobody asked for it, sessions may move between CPUs that round otherwise.
+        if spec.batch_invariant:
+            self.fingerprint = combine(self.fingerprint, bits)
 
     def _bits(self) -> str:
         """What tells workers apart that would write different texts."""

@@ -5,16 +5,15 @@ multiplies one row, a verification several, a prompt hundreds; rounded to bfloat
 then differ, and with them some tokens (He et al., "Defeating Nondeterminism in LLM Inference",
 2025). Which numbers of rows are out of line is measured here, on this CPU, with the
 weights themselves; such a product gets rows of zeros behind its own. oneDNN, say, has a kernel
-of its own for one row of bfloat16 by a long weight: plain decoding multiplies two there.
+of its own for one row by a long weight: plain decoding multiplies two there.
 
-Attention is made in one way for all, as `Steady` says: see `paging`.
+Attention is made in one way for all, as `Steady` says: see `steadiness` and `paging`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, cached_property
-from itertools import product
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -22,67 +21,56 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine.native.attending import Scoring, Steady, attend
 from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLinear
 
 _DRAWN = 1 << 18
 """Numbers that a product is measured by, at least: rounding hides most differences."""
+_DRAWN_UNROUNDED = 1 << 14
+"""The same in float32, where most numbers of another order of additions differ."""
 TILES = (8, 12)
 """Rows of the products that all others are held against: the first number that treats all of its
 rows alike. MKL's kernels for AVX2 take six rows at a time, and one to three in another way."""
 _MOST_PADDING = 8
+_FEW = 8
+"""Numbers of rows up to this are measured together, at the start."""
 _EXACT, _COARSE = 64, 32
 """Up to the first, each number of rows is measured by itself; beyond, they are rounded up to a
 multiple of the second."""
-_PIECES = (512, 256, 128, 64, 32, 16)
-"""Most rows of a product: of more there are several. The first for which zeros behind do; AMX
+_PIECES = (16, 32, 64, 128, 256, 512)
+"""Rows of a product, at most; of more there are several. The most for which zeros behind do; AMX
 takes more than 32 rows in another way, and 64 tiles of eight take ten times as long as 512 rows."""
-_TRIED = (1, 2, 3, 5)
-"""Numbers of rows that are measured at the start."""
-WAYS = (
-    *(Steady(1, None), Steady(4, None), Steady(4, 256), Steady(4, 128), Steady(8, 64)),
-    *(Steady(4, 256, 64), Steady(4, 128, 64), Steady(8, 64, 64)),
-    Steady(1, 64, None, 12),
-)
-"""Ways to attend, the cheapest first."""
-_TEXTS = (5, 64, 100, 200, 300, 700, 1000)
-"""Keys that a measured row sees."""
+_Known = dict[int, int | None]
 
 
 class InvariantLinear(PackedLinear):
     """What goes before a packed linear module's own class to make its rows invariant."""
 
-    _known: ClassVar[dict[tuple[Any, ...], int | None]] = {}
-    """Rows of zeros to put behind so many rows; None: no number will do."""
-    _pieces: ClassVar[dict[tuple[Any, ...], int]] = {}
-    """Most rows of a product, by the shape of the weights."""
+    _measured: ClassVar[dict[tuple[Any, ...], tuple[_Known, _Known]]] = {}
+    """See `_known`, by the shape of the weights."""
     _tiles: ClassVar[dict[tuple[Any, ...], int]] = {}
     """Rows of a tile, by the shape of the weights."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        """Pack the weights; StartError where a row's bits depend on its place in all tiles."""
-        super().__init__(linear)
-        self._piece(adds=False)
-        for count in _TRIED:
-            self._lacking(count, adds=False)
-
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
+        if self._known[False].get(rows.numel() // self.in_features) == 0:
+            return self.multiplied(rows, None)
         flat = rows.reshape(-1, self.in_features)
         return self._whole(flat, None).view(*rows.shape[:-1], self.out_features)
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
         """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
+        if self._known[True].get(rows.numel() // self.in_features) == 0:
+            return self.multiplied(rows, added)
         flat = rows.reshape(-1, self.in_features)
         return self._whole(flat, added.reshape(-1, self.out_features)).view(added.shape)
 
     def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
-        """The kernel's own product of rows [n, in_features], with what is added to it."""
+        """The kernel's own product of rows [..., in_features], with what is added to it."""
         raise NotImplementedError
 
     def _whole(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """The product of rows [n, in_features], in as few pieces as there can be."""
-        most = self._piece(adds=added is not None)
+        most = self._piece(len(rows), adds=added is not None)
         if len(rows) <= most:
             return self._padded(rows, added)
         return self._by(most, self._padded, rows, added)
@@ -117,17 +105,21 @@ class InvariantLinear(PackedLinear):
     def _a_tile(self, rows: Tensor, added: Tensor | None) -> Tensor:
         return self._before_zeros(self.tile - len(rows), rows, added)
 
-    def _piece(self, *, adds: bool) -> int:
-        """Most rows of a product; measured once for all products of a shape."""
-        key = (self._shape, adds)
-        if key not in self._pieces:
-            fitting = (most for most in _PIECES if self._lacking(most, adds=adds) is not None)
-            self._pieces[key] = next(fitting, self.tile)
-        return self._pieces[key]
+    def _piece(self, count: int, *, adds: bool) -> int:
+        """Most rows of a product, where there are so many; no larger ones are measured."""
+        if count <= _PIECES[0]:
+            return count
+        larger = sum(size < count for size in _PIECES)
+        tried = reversed(_PIECES[: larger + 1])
+        fitting = (most for most in tried if self._lacking(most, adds=adds) is not None)
+        return next(fitting, self.tile)
 
     @property
     def tile(self) -> int:
-        """The first of `TILES` in which a row's place does not matter, once for a shape."""
+        """The first of `TILES` in which a row's place does not matter, once for a shape.
+
+        StartError where a row's bits depend on its place in all of them.
+        """
         key = self._shape
         if key not in self._tiles:
             found = next((tile for tile in TILES if self._places_alike(tile)), None)
@@ -141,42 +133,75 @@ class InvariantLinear(PackedLinear):
 
     def _places_alike(self, tile: int) -> bool:
         """Whether rows of a tile have the bits that they have in another order."""
-        for rows, added in self._drawn(tile):
-            for beside in (None, added):
-                turned = None if beside is None else beside.flip(0)
-                back = self.multiplied(rows.flip(0), turned).flip(0)
-                if not torch.equal(self.multiplied(rows, beside), back):
-                    return False
-        return True
+        rows, added = self._drawn(tile)
+        return all(
+            torch.equal(self.multiplied(own, beside), self._turned(own, beside))
+            for beside_all in (None, added)
+            for own, beside in self._parts(tile, rows, beside_all)
+        )
+
+    def _turned(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """The product of the rows in the other order."""
+        back = None if added is None else added.flip(0)
+        return self.multiplied(rows.flip(0), back).flip(0)
 
     def _lacking(self, count: int, *, adds: bool) -> int | None:
         """Rows of zeros that so many rows want; measured once for all products of a shape."""
         if count > _EXACT and (short := -count % _COARSE):
             more = self._lacking(count + short, adds=adds)
             return None if more is None else short + more
-        key = (self._shape, adds, count)
-        if key not in self._known:
-            tried = range(_MOST_PADDING)
-            self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
-        return self._known[key]
+        known = self._known[adds]
+        if count not in known:
+            self._measure(range(1, _FEW + 1) if count <= _FEW else (count,), adds=adds)
+        return known[count]
+
+    @cached_property
+    def _known(self) -> tuple[_Known, _Known]:
+        """Rows of zeros to put behind so many rows, and the same where something is added.
+
+        None: no number will do.
+        """
+        return self._measured.setdefault(self._shape, ({}, {}))
 
     @cached_property
     def _shape(self) -> tuple[Any, ...]:
         return type(self), self.in_features, self.out_features, self._dtype
 
-    def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
-        """Whether so many rows, with so many of zeros behind, have the bits they have in tiles."""
-        drawn = ((rows, added if adds else None) for rows, added in self._drawn(count))
-        return all(
-            torch.equal(self._before_zeros(lacking, *pair), self._in_tiles(*pair)) for pair in drawn
-        )
+    def _measure(self, counts: Sequence[int], *, adds: bool) -> None:
+        """Find out what so many rows lack to have the bits that they have in tiles."""
+        rows, drawn = self._drawn(counts[-1])
+        added = drawn if adds else None
+        expected = self._in_tiles(rows, added)
+        for count in counts:
+            parts = self._parts(count, rows, added)
+            pairs = list(zip(parts, torch.split(expected, count), strict=False))
+            tried = range(_MOST_PADDING)
+            self._known[adds][count] = next((n for n in tried if self._alike(n, pairs)), None)
 
-    def _drawn(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """So many rows and what is added, until products have `_DRAWN` numbers; always the same."""
+    def _alike(self, lacking: int, pairs: Sequence[tuple[Any, Tensor]]) -> bool:
+        """Whether the parts, with so many rows of zeros behind, are as expected."""
+        return all(torch.equal(self._before_zeros(lacking, *part), same) for part, same in pairs)
+
+    def _parts(
+        self, count: int, rows: Tensor, added: Tensor | None
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """So many rows at a time, and what is added, until products have numbers enough."""
+        starts = range(0, self._enough, count)
+        cuts = [slice(start, start + count) for start in starts]
+        return [(rows[cut], None if added is None else added[cut]) for cut in cuts]
+
+    @property
+    def _enough(self) -> int:
+        """Rows whose products have numbers enough to measure by."""
+        numbers = _DRAWN_UNROUNDED if self._dtype is torch.float32 else _DRAWN
+        return -(-numbers // self.out_features)
+
+    def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
+        """Rows for `_parts` of so many, and what is added to their products; always the same."""
         drawn = torch.Generator().manual_seed(count)
-        for _ in range(-(-_DRAWN // (count * self.out_features))):
-            rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
-            yield rows, torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
+        total = self._enough + count
+        rows = torch.randn(total, self.in_features, generator=drawn).to(self._dtype)
+        return rows, torch.randn(total, self.out_features, generator=drawn).to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -234,9 +259,9 @@ class InvariantPlain(InvariantLinear):
 
 
 def require_known(model: Any, name: str) -> None:
-    """Raise StartError for a packed model with weights that multiply in a way of their own."""
+    """Raise StartError for a model with weights that multiply in a way of their own."""
     for path, module in model.named_modules():
-        known = isinstance(module, nn.Embedding)
+        known = type(module) is nn.Linear or isinstance(module, nn.Embedding)
         if not known and any(own.dim() > 1 for own in module.parameters(recurse=False)):
             kind = type(module).__name__
             raise StartError(f"{name}: batch-invariant: {path} is a {kind}, and not known to be so")
@@ -247,51 +272,3 @@ def invariant(kind: type[PackedLinear] | None) -> type[PackedLinear]:
     if kind is None:
         return InvariantPlain
     return {BlockedLinear: InvariantBlocked, HalfLinear: InvariantHalf}[kind]
-
-
-@cache
-def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
-    """The cheapest way to attend in which no row depends on others or on how far keys are padded.
-
-    `groups`: heads that share a key. Raises StartError where this CPU has none.
-    """
-    for way in WAYS:
-        if all(holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
-            return way
-    kind = str(dtype).removeprefix("torch.")
-    raise StartError(
-        f"batch-invariant: attention in {kind} with heads of {head_dim}, {groups} to a key, "
-        "depends on the rows beside a row on this CPU"
-    )
-
-
-def holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:
-    """Whether rows that see `own` keys have the same bits in all company that is tried."""
-    drawn = torch.Generator().manual_seed(own)
-    most, longest = 80, -(-own // 64) * 64 + 640
-    query = torch.randn(2, most * groups, head_dim, generator=drawn).to(dtype)
-    keys, values = (torch.randn(2, longest, head_dim, generator=drawn).to(dtype) for _ in range(2))
-    mask = torch.zeros(1, 1, longest, dtype=dtype)
-    mask[:, :, own:] = -torch.inf
-    least = -(-way.rows // groups)
-
-    def attended(first: int, rows: int, padded: int, parts: int) -> Tensor:
-        rows = max(rows, least) * groups
-        cut = (query[:, first : first + rows], keys[:, :padded], values[:, :padded])
-        mine, those, theirs = (part.repeat(parts, 1, 1) for part in cut)
-        seen = mask[:, :, :padded].expand(2 * parts, rows, -1)
-        return attend(mine, those, theirs, seen, Scoring(), way)[:2]
-
-    expected = attended(0, most, longest, 1)
-    return all(
-        torch.equal(out, expected[:, company[0] : company[0] + out.shape[1]])
-        for company in _companies(own, longest)
-        for out in (attended(*company),)
-    )
-
-
-def _companies(own: int, longest: int) -> Iterator[tuple[int, int, int, int]]:
-    """The first row, how many there are, padded keys and parts."""
-    least = -(-own // 64) * 64
-    lengths = (least, least + 64, least + 128, least + 320, longest)
-    yield from product((0, 7), (1, 2, 3, 5, 8, 16, 64), lengths, (1, 3))

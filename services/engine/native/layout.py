@@ -14,10 +14,10 @@ from torch import Tensor
 
 from services.engine.budgeted import check_apart, place
 from services.engine.native.attending import Scoring, Steady
-from services.engine.native.invariance import steady
 from services.engine.native.kv import PagedCache
 from services.engine.native.pages import Memory
 from services.engine.native.paging import Paging
+from services.engine.native.steadiness import steady
 from services.engine.port import Segment
 
 

@@ -153,7 +153,7 @@ class Group:
         stored = (self._extent.keys[layer], self._extent.values[layer])
         if self._view is not None:
             keys, values = (t.flatten(1, 2)[:, self._view] for t in stored)
-            if scoring.softcap is None:
+            if scoring.softcap is None and self._steady is None:
                 return fused(query, keys, values, self._mask, scoring)
         else:
             keys, values = (self._gathered(t) for t in stored)
@@ -173,16 +173,16 @@ class Group:
             yield run.own[-1]
 
     def _consecutive(self) -> slice | None:
-        """The keys of a lone short run, if they lie in one piece."""
+        """The keys of a lone run, if they lie in one piece: of a short one, or all its pages."""
         run = self._runs[0]
         start = run.pages[0]
-        if self._count > 1 or self._rows > _FUSED_ROWS or self._keys > _FUSED_KEYS:
-            return None
-        if self._steady is not None:
+        short = self._rows <= _FUSED_ROWS and self._keys <= _FUSED_KEYS
+        if self._count > 1 or self._by_token or not (short or self._steady):
             return None
         if list(run.pages) != list(range(start, start + len(run.pages))):
             return None
-        return slice(start * PAGE, start * PAGE + run.end - run.first * PAGE)
+        keys = self._keys if self._steady else run.end - run.first * PAGE
+        return slice(start * PAGE, start * PAGE + keys)
 
     def _page_index(self, like: Tensor) -> Tensor:
         """Of each part and K/V head its pages, counted over heads and pages of an extent."""
@@ -205,7 +205,8 @@ class Group:
 
     def _mask_of_view(self, view: slice, like: Tensor) -> Tensor | None:
         """None where one row sees all there is."""
-        if self._rows == 1 and self._runs[0].piece.chained and self._window is None:
+        one = self._rows == 1 and self._runs[0].piece.chained and self._window is None
+        if one and self._steady is None:
             return None
         return self._per_head(self._visible()[:, :, : view.stop - view.start], like)
 

@@ -69,11 +69,10 @@ def _prepare(
     kind = packing_of(model) if packed else None
     if invariant:
         _require_cpu(model, name)
+        require_known(model, name)
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
-    if invariant:
-        require_known(model, name)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:

@@ -116,7 +116,7 @@ def load_part(spec: ModelSpec, load_format: str = "auto") -> Part:
             raise StartError(
                 f"model {spec.model}: vLLM is not batch-invariant on CPUs; use --engine native"
             )
-    prepare(spec.device, batch_invariant=spec.batch_invariant)
+    prepare(spec.device, batch_invariant=bool(spec.batch_invariant))
     pin(spec.threads)
     folder, config = _source(spec)[0], _config(spec)
     llm = _llm(folder, spec, config, load_format)
