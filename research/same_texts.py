@@ -60,8 +60,8 @@ class Asking:
             how["num_speculative_tokens"] = window
         else:
             how["disable_speculative_decoding"] = True
-        asked = {"max_tokens": self._tokens, "ignore_eos": True, "ephemeral": True, "logprobs": 2}
-        said: Generation = await self._client.generate(prompt, **asked, **how)
+        asked: dict[str, Any] = {"max_tokens": self._tokens, "ignore_eos": True, "logprobs": 2}
+        said: Generation = await self._client.generate(prompt, ephemeral=True, **asked, **how)
         return said
 
 
