@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
 from services.contract.types import LinkHello, Verdict
-from services.contract.wire import VERIFIER_LINK, decode_description
+from services.contract.wire import VERIFIER_LINK, decode_description, decode_step_times
 from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
@@ -82,6 +82,7 @@ async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
             worker = decode_description(answer.worker)
             assert (worker.worker_id, worker.vocab_size) == ("v1", VOCAB_SIZE)
             assert worker.tokenizer_fingerprint
+            assert {1, 2, 4, 8} <= {one.rows for one in decode_step_times(answer.step_times)}
             call = stub.Link()
             commands = [opening(), block(1, 0)]
             await call.write(VERIFIER_LINK.encode_request(commands, LinkHello("test")))
