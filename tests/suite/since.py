@@ -5,6 +5,7 @@ Each must stand in `gone.txt`, with the reason: a node id, or the beginning of s
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,8 @@ def node_ids(checkout: Path) -> set[str]:
         text=True,
         check=True,
     )
-    return {line for line in done.stdout.splitlines() if "::" in line}
+    # What a message of protobuf says has one space or two, as it likes.
+    return {re.sub(" +", " ", line) for line in done.stdout.splitlines() if "::" in line}
 
 
 def lost(before: set[str], now: set[str], gone: dict[str, str]) -> list[str]:

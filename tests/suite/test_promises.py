@@ -66,7 +66,10 @@ def runs() -> Iterator[list[str]]:
 
 
 def collected(*runs: Sequence[str]) -> list[set[str]]:
-    """The node ids of the tests that the arguments of each run choose; in one process."""
+    """The node ids of the tests that the arguments of each run choose; in one process.
+
+    Spaces count once: what a message of protobuf says has one or two of them, as it likes.
+    """
     program = (
         f"import pytest, sys\nfor run in {runs!r}: pytest.main([*{QUIET!r}, *run]), print({CUT!r})"
     )
@@ -80,7 +83,7 @@ def collected(*runs: Sequence[str]) -> list[set[str]]:
     )
     parts = done.stdout.split(CUT)[:-1]
     assert not any(re.search(r"\d errors?", part) for part in parts), done.stdout[-2000:]
-    return [{line for line in part.splitlines() if "::" in line} for part in parts]
+    return [{re.sub(" +", " ", one) for one in part.splitlines() if "::" in one} for part in parts]
 
 
 def files_of(place: str) -> list[str]:
