@@ -1,6 +1,7 @@
 """Which tests of another commit are in no tier: `python -m tests.suite.since COMMIT`.
 
-Each must stand in `gone.txt`, with the reason: a node id, or the beginning of several, a tab, why.
+Each must stand in `gone.txt`, with the reason: a node id, or the beginning of several and a `*`, a
+tab, why.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.docs.pages import ROOT
@@ -17,7 +19,7 @@ GONE = Path(__file__).with_name("gone.txt")
 
 
 def reasons() -> dict[str, str]:
-    """By node id, or the beginning of some, why these tests are there no longer."""
+    """By node id, or pattern of some, why these tests are there no longer."""
     lines = (line for line in GONE.read_text("utf-8").splitlines() if line.strip())
     return dict(line.split("\t", 1) for line in lines)
 
@@ -26,7 +28,7 @@ def node_ids(checkout: Path) -> set[str]:
     """Every test that pytest collects in a checkout, `proof` and `faults` among them."""
     command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-m", "")
     done = subprocess.run(
-        [*command, "-qq", "-o", "addopts="],
+        [*command, "-q", "-o", "addopts="],
         cwd=checkout,
         capture_output=True,
         text=True,
@@ -36,9 +38,16 @@ def node_ids(checkout: Path) -> set[str]:
     return {re.sub(" +", " ", line) for line in done.stdout.splitlines() if "::" in line}
 
 
-def lost(before: set[str], now: set[str], gone: dict[str, str]) -> list[str]:
+def lost(before: set[str], now: set[str], gone: Iterable[str]) -> list[str]:
     """The tests that were there before, are not now, and have no reason."""
-    return sorted(one for one in before - now if not one.startswith(tuple(gone)))
+    return sorted(before - now - set(named(before, gone)))
+
+
+def named(ids: set[str], gone: Iterable[str]) -> list[str]:
+    """Those of these tests that the list of reasons names."""
+    exact = set(gone)
+    beginnings = tuple(one[:-1] for one in exact if one.endswith("*"))
+    return [one for one in ids if one in exact or one.startswith(beginnings)]
 
 
 def main() -> int:

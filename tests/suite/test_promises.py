@@ -13,6 +13,7 @@ import pytest
 
 from tests.docs.pages import DOCS, EVERY_PAGE, ROOT
 from tests.docs.test_tables import tables
+from tests.suite import since
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 CI = (ROOT / ".ci" / "run").read_text().replace("\\\n", " ")
@@ -109,6 +110,15 @@ def test_both_tiers_hold_every_test_and_only_properties_run_twice():
     assert every == early | late
     assert early & late <= again
     assert len(early) > len(every) / 3
+
+
+def test_a_test_that_is_gone_is_so_for_a_reason():
+    gone = since.reasons()
+    assert all(gone.values())
+    [every] = collected(["-m", ""])
+    assert since.named(every, gone) == []
+    before = {"a::b", "a::c", "a::cd", "d::e", "d::f"}
+    assert since.lost(before, {"a::b"}, ["a::c", "d::*"]) == ["a::cd"]
 
 
 def test_nothing_in_the_first_tier_is_tried_again():
