@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from tests.docs.pages import DOCS, EVERY_PAGE, ROOT
 from tests.docs.test_tables import tables
@@ -22,6 +26,13 @@ HELD_BY = ("held by", "test")
 QUIET = ("-p", "no:cacheprovider", "--collect-only")
 CUT = "--- the next run ---"
 _NAMED = re.compile(r"`((?:tests/)?[\w/]+(?:\.py)?)`")
+_PLUGIN = """
+import json
+class Marks:
+    def pytest_collection_finish(session):
+        for item in session.items:
+            print(json.dumps([item.nodeid, *{mark.name for mark in item.iter_markers()}]))
+"""
 _PYTEST = re.compile(r" -m pytest (.*?)(?:; .*)?$", re.MULTILINE)
 _RUNS = re.compile(r"^make (test-all|faults|proof)(?![\w-])([^|>\n]*)", re.MULTILINE)
 
@@ -67,10 +78,7 @@ def runs() -> Iterator[list[str]]:
 
 
 def collected(*runs: Sequence[str]) -> list[set[str]]:
-    """The node ids of the tests that the arguments of each run choose; in one process.
-
-    Spaces count once: what a message of protobuf says has one or two of them, as it likes.
-    """
+    """The node ids of the tests that the arguments of each run choose; in one process."""
     program = (
         f"import pytest, sys\nfor run in {runs!r}: pytest.main([*{QUIET!r}, *run]), print({CUT!r})"
     )
@@ -84,7 +92,36 @@ def collected(*runs: Sequence[str]) -> list[set[str]]:
     )
     parts = done.stdout.split(CUT)[:-1]
     assert not any(re.search(r"\d errors?", part) for part in parts), done.stdout[-2000:]
-    return [{re.sub(" +", " ", one) for one in part.splitlines() if "::" in one} for part in parts]
+    return [{line for line in part.splitlines() if "::" in line} for part in parts]
+
+
+@cache
+def marks() -> dict[str, set[str]]:
+    """Of every test by node id."""
+    done = subprocess.run(
+        (
+            sys.executable,
+            "-c",
+            f"import pytest\n{_PLUGIN}\npytest.main({[*QUIET, '-m', '']}, [Marks])",
+        ),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    found = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('["'))
+    return {name: set(own) for name, *own in found}
+
+
+def chosen(expression: str) -> list[str]:
+    """The tests that `-m` with this expression chooses."""
+    asked = Expression.compile(expression)
+
+    def among(own: set[str]) -> Any:
+        return lambda name, **_: name in own
+
+    return [name for name, own in marks().items() if asked.evaluate(among(own))]
 
 
 def files_of(place: str) -> list[str]:
@@ -102,29 +139,24 @@ def test_ci_runs_every_test_and_some_that_take_minutes():
 
 
 def test_both_tiers_hold_every_test_and_only_properties_run_twice():
-    first, second = pytest_arguments("test-all")
-    assert [first] == pytest_arguments("test")
-    every, early, late, again = collected(
-        ["-m", "not proof and not faults"], first, second, ["-m", "hypothesis"]
-    )
-    assert every == early | late
-    assert early & late <= again
-    assert len(early) > len(every) / 3
+    first, second = (set(chosen(run[1])) for run in pytest_arguments("test-all"))
+    assert pytest_arguments("test") == pytest_arguments("test-all")[:1]
+    assert first | second == set(chosen("not proof and not faults"))
+    assert first & second <= set(chosen("hypothesis"))
+    assert len(first) > len(second) / 3
 
 
 def test_a_test_that_is_gone_is_so_for_a_reason():
     gone = since.reasons()
     assert all(gone.values())
-    [every] = collected(["-m", ""])
-    assert since.named(every, gone) == []
+    assert since.named(set(marks()), gone) == []
     before = {"a::b", "a::c", "a::cd", "d::e", "d::f"}
     assert since.lost(before, {"a::b"}, ["a::c", "d::*"]) == ["a::cd"]
 
 
 def test_nothing_in_the_first_tier_is_tried_again():
     [first] = pytest_arguments("test")
-    [flaky] = collected(["-m", f"({first[1]}) and flaky"])
-    assert flaky == set()
+    assert chosen(f"({first[1]}) and flaky") == []
 
 
 @pytest.mark.parametrize("page", PROMISES, ids=lambda page: str(page.relative_to(ROOT)))
