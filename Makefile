@@ -19,8 +19,8 @@ JOBS ?= 3
 FIRST := not slow and not proof and not faults
 REST := (slow or hypothesis) and not proof and not faults
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
-MINUTES := about X minutes on two cores (make test-all: every test, Y)
-MINUTES_ALL := about Y minutes on two cores
+MINUTES := about 8 minutes on two cores (make test-all: every test, half an hour more)
+MINUTES_ALL := some 40 minutes on two cores
 TIER_1 = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m '$(FIRST)' --hypothesis-profile quick $(SPREAD) $(PYTEST)
 TIER_2 = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m '$(REST)' $(SPREAD) $(PYTEST)
 PREFIX ?=

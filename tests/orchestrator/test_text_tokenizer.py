@@ -72,7 +72,6 @@ def demo() -> tuple[Tokenizer, Any]:
     return Tokenizer(ours), theirs
 
 
-@pytest.mark.slow
 @pytest.mark.demo_model
 def test_the_demo_tokenizer_gives_the_ids_of_transformers(demo: tuple[Tokenizer, Any]) -> None:
     ours, theirs = demo

@@ -117,7 +117,7 @@ async def test_drafts_over_grpc_change_no_token(cluster: Cluster, method: str):
 async def test_a_process_killed_in_the_middle_changes_no_token(cluster: Cluster, role: str):
     plain = await said(cluster, **LONG.plain)
     async with cluster.client() as client:
-        listener = Listener("killed", LONG).ask(client)
+        listener = Listener(f"{role}-killed", LONG).ask(client)
         await listener.until(20)
         serving = listener.transcript.verifier if role == VERIFIER else f"{role}-1"
         assert listener.running
