@@ -19,7 +19,7 @@ from services.contract.types import SessionFailed, Verdict, VerifierEvent, Verif
 from services.engine.port import Engine
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
-from services.verifier.warming import made_up_draft, made_up_opening
+from services.verifier.warming import finish, made_up_draft, made_up_opening
 
 ROWS = (1, 8, 4, 2, 16, 6, 12, 3)
 """In the order of what they tell: where a step takes seconds, two of them are measured."""
@@ -69,7 +69,7 @@ class _Trial:
         self._took: float | None = None
         self._failed = False
         self._core.handle(0, made_up_opening(engine, _MODE, PROMPT, _ROOM))
-        self._run()
+        finish(self._core)
 
     def step(self, rows: int) -> float | None:
         """Milliseconds of a step of so many rows; None where it fails."""
@@ -78,16 +78,12 @@ class _Trial:
         draft = made_up_draft(self._engine, _MODE, rows - 1)
         if not self._failed:
             self._core.handle(0, Verify(_MODE.name, 1, self._rounds, self._length, draft))
-            self._run()
+            finish(self._core)
         return self._took
 
     def end(self) -> None:
         """Free what it held."""
         self._core.drop_link(0)
-
-    def _run(self) -> None:
-        while self._core.step():
-            pass
 
     def _hear(self, _: int, event: VerifierEvent) -> None:
         match event:

@@ -53,7 +53,7 @@ def warm_up(engine: Engine) -> None:
     for mode in VerifyMode:
         ends[mode.name] = 0
         core.handle(0, made_up_opening(engine, mode))
-    _run(core)
+    finish(core)
     everyone = tuple(VerifyMode)
     groups = [everyone, *((mode,) for mode in everyone)]
     for number, (group, size) in enumerate(product(groups, BLOCKS), 1):
@@ -61,11 +61,12 @@ def warm_up(engine: Engine) -> None:
             if mode.name in ends:
                 draft = made_up_draft(engine, mode, size)
                 core.handle(0, Verify(mode.name, 1, number, ends[mode.name], draft))
-        _run(core)
+        finish(core)
     core.drop_link(0)
 
 
-def _run(core: VerifierCore) -> None:
+def finish(core: VerifierCore) -> None:
+    """Take steps until there is nothing more to do."""
     while core.step():
         pass
 

@@ -201,7 +201,7 @@ def test_a_disk_that_fills_up_is_told_and_what_was_written_is_gone(
     tmp_path, fake_conversion, monkeypatch, full, place
 ):
     def fill(*arguments):
-        folder = next(one for one in arguments if one != tmp_path / "m.gguf" and one != "float32")
+        folder = next(one for one in arguments if isinstance(one, Path) and one.suffix != ".gguf")
         (folder / "model.safetensors").write_bytes(b"half")
         raise full
 

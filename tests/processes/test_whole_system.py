@@ -37,11 +37,11 @@ PROMPT = "the small drafter rides ahead and the large verifier checks"
 METHODS = ("ngram", "eagle", "ngram,eagle")
 GREEDY = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
 SEEDED = {"temperature": 0.8, "seed": 7, "max_tokens": 60, "ignore_eos": True}
-LONG = Case(PROMPT, {**SEEDED, "max_tokens": 800, "include_rounds": True})
+LONG = Case(PROMPT, {**SEEDED, "max_tokens": 400, "include_rounds": True})
 SHAPE = {"num_hidden_layers": 4, "max_position_embeddings": 2048}
 LETTERS = "[a-h ]{30}"
 """A random model says broken UTF-8, which everybody shows in a way of his own."""
-WIRE_SECONDS = 0.003
+WIRE_SECONDS = 0.005
 """So much longer a round takes: what happens in the middle of a text does so."""
 
 
