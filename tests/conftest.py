@@ -109,7 +109,7 @@ def require_room(folder: str | Path, variable: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(_HERE)
-        if is_slow(path.as_posix() + item.nodeid.partition("::")[2]):
+        if is_slow(f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and path.parts[0] in REAL_TIME:
             item.add_marker(pytest.mark.flaky(reruns=1))

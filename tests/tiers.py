@@ -1,4 +1,4 @@
-"""The two tiers of tests: `make test` runs the first one, `make test-all` both.
+"""The two tiers of tests: `make test` runs the first one, `make test-all` every test.
 
 The first one is for whoever changes something: minutes on two cores, and nothing is tried again.
 It holds what is pure, the proofs by enumeration, the store, a model of one architecture, and each
@@ -44,6 +44,7 @@ EXCEPT = (
     "proof/test_wrong_services.py",
     *(f"proof/test_{what}_law.py" for what in ("eagle", "forms", "services", "skip", "text")),
     "proof/test_skip_search_law.py",
+    "rules/test_coupled.py::test_a_hundred_thousand_tokens",
     "suite/test_promises.py",
     "orchestrator/test_chat_templates.py",
     "orchestrator/test_long_texts.py",
@@ -57,7 +58,7 @@ EXCEPT = (
         for method in ("ahead", "branches", "combined", "lookahead", "skip", "skip_search", "text")
     ),
 )
-"""Files of theirs that take minutes, or bound seconds, as a busy machine may not."""
+"""Files and tests of theirs that take minutes, or bound seconds, as a busy machine may not."""
 _OTHERS = "|".join({*ARCHITECTURES} - {"llama"} | {"batch_invariant", "blocks_of_tokens"})
 _FIRST = re.compile("|".join(map(re.escape, FIRST)))
 _SECOND = re.compile(

@@ -98,6 +98,12 @@ async def said(cluster: Cluster, **options: object) -> Generation:
         return await client.generate(PROMPT, **options)
 
 
+@pytest.fixture(scope="module")
+def plain(running: Cluster) -> list[int]:
+    """The long text without drafts."""
+    return list(asyncio.run(said(running, **LONG.plain)).token_ids)
+
+
 @pytest.mark.parametrize("method", METHODS)
 async def test_drafts_over_grpc_change_no_token(cluster: Cluster, method: str):
     greedy = await said(cluster, **GREEDY, method=method)
@@ -114,8 +120,9 @@ async def test_drafts_over_grpc_change_no_token(cluster: Cluster, method: str):
 
 
 @pytest.mark.parametrize("role", [VERIFIER, DRAFTER, ORCHESTRATOR])
-async def test_a_process_killed_in_the_middle_changes_no_token(cluster: Cluster, role: str):
-    plain = await said(cluster, **LONG.plain)
+async def test_a_process_killed_in_the_middle_changes_no_token(
+    cluster: Cluster, plain: list[int], role: str
+):
     async with cluster.client() as client:
         listener = Listener(f"{role}-killed", LONG).ask(client)
         await listener.until(20)
@@ -124,18 +131,19 @@ async def test_a_process_killed_in_the_middle_changes_no_token(cluster: Cluster,
         cluster.named(serving).kill()
         await listener.end()
     assert listener.complete
-    assert listener.transcript.token_ids == list(plain.token_ids)
+    assert listener.transcript.token_ids == plain
 
 
-async def test_an_orchestrator_that_drains_hands_its_sessions_to_the_other(cluster: Cluster):
-    plain = await said(cluster, **LONG.plain)
+async def test_an_orchestrator_that_drains_hands_its_sessions_to_the_other(
+    cluster: Cluster, plain: list[int]
+):
     async with cluster.client() as client:
         listener = Listener("drained", LONG).ask(client)
         await listener.until(20)
         assert listener.running
         assert cluster.of(ORCHESTRATOR)[0].end(60) == 0
         await listener.end()
-    assert listener.transcript.token_ids == list(plain.token_ids)
+    assert listener.transcript.token_ids == plain
 
 
 async def test_a_session_belongs_to_its_tenant_at_every_orchestrator(cluster: Cluster):
