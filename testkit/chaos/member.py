@@ -1,17 +1,13 @@
-"""One process of a cluster, started, signalled, and started again.
-
-Start members from a thread that lives as long as they should: the kernel ties a child to
-the thread that started it.
-"""
+"""One process of a cluster, started, signalled, and started again."""
 
 import contextlib
 import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 
 from services.cluster.supervisor import ProcessSpec, last_line
 from services.contract.errors import StartError
+from testkit.chaos.forked import Forked
 from testkit.chaos.proxy import Proxy
 
 _POLL_SECONDS = 0.02
@@ -26,7 +22,7 @@ class Member:
     role: str
     proxy: Proxy
     metrics: str = ""
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     started: int = 0
     statuses: list[int] = field(default_factory=list)
 
@@ -53,14 +49,7 @@ class Member:
     def start(self) -> None:
         """Start it, and do not wait."""
         self.spec.ready_file.unlink(missing_ok=True)
-        with self.spec.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.spec.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = Forked(self.spec.argv, self.spec.log_file)
         self.started += 1
 
     def check(self) -> None:
@@ -102,7 +91,7 @@ class Member:
     def put_down(self) -> None:
         """End it, however it is."""
         if self.process is not None:
-            self.process.kill()
+            self.process.send_signal(signal.SIGKILL)
             self.process.wait(_KILL_SECONDS)
 
     @property

@@ -1,9 +1,6 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
-import os
-import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +70,7 @@ class Layout:
 
 
 class Cluster:
-    """The processes of a layout, and a store. Use it in the thread that outlives them all."""
+    """The processes of a layout, and a store."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -151,8 +148,7 @@ class Cluster:
         common = ["--redis", self.store.url, "--ready-file", str(ready), *self._secured(role)]
         port = free_port() if self.layout.metrics else 0
         common += ["--metrics-port", str(port)] if port else []
-        command = _command(role, [*own, *common])
-        spec = ProcessSpec(name, command, ready, self.folder / f"{name}.log")
+        spec = ProcessSpec(name, (role, *own, *common), ready, self.folder / f"{name}.log")
         return Member(spec, role, proxy, metrics=f"127.0.0.1:{port}" if port else "")
 
     def _secured(self, role: str) -> list[str]:
@@ -166,12 +162,6 @@ def _identity(role: str, name: str, address: str) -> list[str]:
     if role == ORCHESTRATOR:
         return ["--orchestrator-id", name, "--port", "0"]
     return ["--worker-id", name, "--port", "0", "--advertise", address]
-
-
-def _command(role: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    tether = ("--tether", str(os.getpid()))
-    # -P: a folder named like one of our packages must not be imported from here.
-    return (sys.executable, "-P", "-m", "paceline", role, *arguments, *tether)
 
 
 def _said(ready: Path) -> str:
