@@ -14,7 +14,7 @@ from services.cluster.supervisor import START_TIMEOUT_S, ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.engine.checkpoint.heads import is_head
-from services.engine.start import chosen_format
+from services.engine.start import AUTO, chosen_format
 from services.engine.synthetic.spec import read_spec
 from services.runtime.options import Words, option, options
 
@@ -96,9 +96,15 @@ class Models:
 
     @property
     def number_format(self) -> str:
-        """That of the targets: a cluster has one."""
+        """That of the targets: a cluster has one. Of `auto` on a CPU it takes seconds to tell."""
         device = next((one for one in self.verifier_device if one != "cpu"), "cpu")
         return chosen_format(self.dtype, device)
+
+    @property
+    def number_format_told(self) -> str:
+        """What verifiers are told: on CPUs each finds by itself what `auto` stands for."""
+        alike = all(device == "cpu" for device in self.verifier_device)
+        return AUTO if self.dtype == AUTO and alike else self.number_format
 
 
 @options
@@ -293,7 +299,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     arguments = ["--worker-id", name, "--port", "0"]
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
-    arguments += ["--target", options.target, "--dtype", options.number_format]
+    arguments += ["--target", options.target, "--dtype", options.number_format_told]
     arguments += _engine_flags(options.engine, options.execution)
     arguments += ["--batch-invariant"] * options.batch_invariant
     arguments += _device_flags(options, "verifier", index)

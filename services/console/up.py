@@ -13,6 +13,7 @@ from services.cluster.lifetime import unless_stopped
 from services.cluster.local import local_cluster
 from services.cluster.specs import ClusterOptions
 from services.contract.errors import PacelineError
+from services.engine.start import AUTO
 from services.runtime.options import option, options
 from services.runtime.readyfile import write_line
 
@@ -76,11 +77,12 @@ def describe(options: ClusterOptions) -> str:
     method = options.method or next((name for name, value in given.items() if value), "ngram")
     draft = f" ({options.draft})" if options.draft else ""
     verifiers = _count(options.verifiers, "verifier")
+    told = options.number_format_told
+    form = "the faster number format" if told == AUTO else told
+    served = f"{verifiers} of {options.target} in {form}"
     if not options.apart:
-        served = f"{verifiers} of {options.target} in {options.number_format}"
         return f"{served}, drafting by {method}{draft}, too"
-    drafters = _count(options.drafters, f"{method} drafter")
-    return f"{verifiers} of {options.target} in {options.number_format}, {drafters}{draft}"
+    return f"{served}, {_count(options.drafters, f'{method} drafter')}{draft}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from orchestrator.settings import OrchestratorSettings
 from services.cluster import local
 from services.cluster.beside import BesideSettings, drafter_settings
 from services.cluster.flags import Flags
-from services.cluster.models import DEMO_DRAFT
+from services.cluster.models import DEMO_DRAFT, DEMO_HEAD
 from services.cluster.process import ProcessSettings
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import START_TIMEOUT_S
@@ -172,23 +172,30 @@ def test_the_draft_model_may_have_a_number_format_of_its_own(site):
     assert drafter.draft_base is None
 
 
+def test_nobody_waits_for_torch_before_workers_start(site, monkeypatch):
+    monkeypatch.setattr(start, "multiplies_bfloat16", pytest.fail)
+    options = ClusterOptions("big", dtype="auto", draft=DEMO_HEAD)
+    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == ["auto"]
+    assert describe(options)
+
+
 @pytest.mark.parametrize(
-    ("multiplies", "device", "expected"),
+    ("multiplies", "device", "expected", "told", "named"),
     [
-        (True, "cpu", "bfloat16"),
-        (False, "cpu", "float32"),
-        (False, "cuda:0", "bfloat16"),
+        (True, "cpu", "bfloat16", "auto", "the faster number format"),
+        (False, "cpu", "float32", "auto", "the faster number format"),
+        (False, "cuda:0", "bfloat16", "bfloat16", "bfloat16"),
     ],
 )
 def test_the_faster_number_format_is_chosen_and_named(
-    site, monkeypatch, multiplies, device, expected
+    site, monkeypatch, multiplies, device, expected, told, named
 ):
     monkeypatch.setattr(start, "multiplies_bfloat16", lambda: multiplies)
     options = ClusterOptions(
         "big", dtype="auto", verifier_device=(device,), method="skip", pool=True
     )
-    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == [expected] * 2
-    assert f"of big in {expected}" in describe(options)
+    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == [told, expected]
+    assert f"of big in {named}, " in describe(options)
     assert _model_spec(VerifierSettings(target="m", dtype="auto", device=device)).dtype == expected
     assert _model_spec(VerifierSettings(target="m", device=device)).dtype == "float32"
 
