@@ -67,10 +67,10 @@ class Models:
     dtype: Dtype = option(
         "Number format of the models; auto: the faster one here.", "float32", variable=True
     )
-    batch_invariant: bool = option(
+    batch_invariant: bool | None = option(
         "Let the logits of a text depend on that text alone, to the bit, whatever runs beside it: "
-        "equal texts in bfloat16, too, a little slower.",
-        False,
+        "equal texts in bfloat16, too, a little slower. Left out: in float32 on a CPU.",
+        None,
         variable=True,
     )
     draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
@@ -301,7 +301,8 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.number_format_told]
     arguments += _engine_flags(options.engine, options.execution)
-    arguments += ["--batch-invariant"] * options.batch_invariant
+    invariant = {None: [], True: ["--batch-invariant"], False: ["--no-batch-invariant"]}
+    arguments += invariant[options.batch_invariant]
     arguments += _device_flags(options, "verifier", index)
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]

@@ -133,5 +133,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         engine=settings.engine,
         memory_share=settings.memory_share,
         execution=settings.execution,
-        batch_invariant=settings.batch_invariant or None,
+        batch_invariant=settings.batch_invariant,
     )

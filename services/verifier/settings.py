@@ -21,10 +21,10 @@ class VerifierSettings(WorkerSettings):
         description="target model: Hugging Face id, folder with safetensors, .gguf file, "
         "or smollm2-135m-instruct",
     )
-    batch_invariant: bool = Field(
-        False,
+    batch_invariant: bool | None = Field(
+        None,
         description="let the logits of a text depend on that text alone, to the bit, whatever runs "
-        "beside it: equal texts in bfloat16, too, a little slower",
+        "beside it: equal texts in bfloat16, too, a little slower; left out: in float32 on a CPU",
     )
     tensor_parallel: int = Field(
         1,

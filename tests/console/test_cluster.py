@@ -172,6 +172,12 @@ def test_the_draft_model_may_have_a_number_format_of_its_own(site):
     assert drafter.draft_base is None
 
 
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_equal_bits_may_be_asked_for_and_declined(site, asked):
+    [verifier] = worker_specs(ClusterOptions("big", batch_invariant=asked), site)
+    assert _model_spec(settings_of(verifier)).batch_invariant is asked
+
+
 def test_nobody_waits_for_torch_before_workers_start(site, monkeypatch):
     monkeypatch.setattr(start, "multiplies_bfloat16", pytest.fail)
     options = ClusterOptions("big", dtype="auto", draft=DEMO_HEAD)
