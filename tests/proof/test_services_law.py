@@ -2,7 +2,7 @@
 
 Client, orchestrator, Valkey, drafter and verifier over gRPC; all cases of a
 cluster run at the same time, so blocks of every rule meet in one batch. A p-value
-below one in a million fails. `make test` looks at 200 000 tokens, `make proof` at
+below one in a million fails. `make test-all` looks at 200 000 tokens, `make proof` at
 eight times as many, with the draft model in its real engine, too.
 """
 
@@ -80,8 +80,8 @@ LIMITED_TREES = [
 ]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
 IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
-TOKENS = 200_000
-EACH = TOKENS // len(PLAIN + TREES + CHAINED)
+EACH = 6_250
+"""Tokens of a case. Most mistakes of `test_wrong_services` stand out by 3 000 to 8 000."""
 LENGTH = 250
 
 pytestmark = pytest.mark.timeout(1800)
@@ -183,4 +183,4 @@ async def test_the_law_holds_over_a_million_and_a_half_tokens(part):
     table = part % 2 == 0
     for cases, services in ((PLAIN + TREES, TOGETHER), (CHAINED, IN_FLIGHT)):
         pace = replace(services, draft_table=table, angle=(0.1, 0.2, 0.3, 0.2)[part])
-        check(await sample(cases, 2 * EACH, 5000, pace, seed=part + 2))
+        check(await sample(cases, 4 * EACH, 5000, pace, seed=part + 2))
