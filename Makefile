@@ -69,7 +69,7 @@ test-avx2: export MKL_ENABLE_INSTRUCTIONS = AVX2
 test-avx2: export FBGEMM_ENABLE_INSTRUCTIONS = AVX2
 test-avx2: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) \
-	  tests/engine tests/bench/test_device.py tests/bench/test_head_formats.py $(PYTEST)
+	  tests/engine tests/bench/test_device.py $(PYTEST)
 
 # vLLM has pins of its own, so an environment of its own; llguidance is newer than it asks for, as
 # its own response formats are not served.
