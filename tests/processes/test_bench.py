@@ -26,8 +26,8 @@ def test_one_command_compares_ours_with_a_peer_and_writes_what_it_found(models, 
         )
     )
     flags = {
-        "--target": models / "llama-0", "--prompts": prompts, "--set": "all", "--max-tokens": 8,
-        "--repeats": 1, "--pacings": "eager", "--peers": "transformers",
+        "--target": models / "llama-0", "--dtype": "float32", "--prompts": prompts, "--set": "all",
+        "--max-tokens": 8, "--repeats": 1, "--pacings": "eager", "--peers": "transformers",
         "--resume": tmp_path / "trials.jsonl", "--out": tmp_path / "bench.json",
         "--summary": tmp_path / "summary.json",
     }  # fmt: skip
