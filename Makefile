@@ -18,8 +18,8 @@ FORMS ?= --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 JOBS ?= 3
 EVERY := not proof and not faults
 SPREAD = -n $(JOBS) --dist worksteal
-MINUTES := about 8 minutes on two cores (make test-all: every test, half an hour more)
-MINUTES_ALL := some 40 minutes on two cores
+MINUTES := about 8 minutes on two cores (make test-all: every test, half an hour to an hour)
+MINUTES_ALL := half an hour to an hour on two cores
 PREFIX ?=
 IMAGES ?= slim
 
