@@ -16,7 +16,10 @@ _KILL_SECONDS = 30.0
 
 @dataclass
 class Member:
-    """A process with a proxy before it: others know it by the proxy's address alone."""
+    """A process with a proxy before it: others know it by the proxy's address alone.
+
+    `spec.argv`: what `paceline` is told.
+    """
 
     spec: ProcessSpec
     role: str

@@ -33,7 +33,7 @@ class Marks:
         for item in session.items:
             print(json.dumps([item.nodeid, *{mark.name for mark in item.iter_markers()}]))
 """
-_PYTEST = re.compile(r" -m pytest (.*?)(?:; .*)?$", re.MULTILINE)
+_PYTEST = re.compile(r" -m pytest (.*)$", re.MULTILINE)
 _RUNS = re.compile(r"^part make (test-all|faults|proof)(?![\w-])([^|>\n]*)", re.MULTILINE)
 
 
