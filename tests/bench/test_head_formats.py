@@ -29,7 +29,7 @@ STEPS = 3
 """Draft steps in a row; the first one takes the target's states, the others the head's own."""
 ANSWER = 24
 LONG = 1200
-PROMPTS = {"short": slice(0, 80, 8), "long": slice(4, 80, 20)}
+PROMPTS = {"short": slice(0, 80, 16), "long": slice(4, 80, 40)}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ def card():
     return json.loads((Path(locate(DEMO_HEAD)) / "config.json").read_text())["paceline"]["card"]
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
 def test_its_card_is_reproduced(card):
     """The card's own short check: a few Spec-Bench prompts, which it was not trained on."""
     check = card["spec_bench"]["short"]

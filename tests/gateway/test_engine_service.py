@@ -373,7 +373,7 @@ async def test_a_first_message_that_is_cut_short_leaves_room_for_a_status(cut_sh
     front_of = gateway_front([await known_verifier()], [], **options, read_patience=patience)
     async with front_of as (made, front):
         # The whole answer is one message, larger than what may be sent before any is read.
-        long = GREEDY | {"max_tokens": 25_000}
+        long = GREEDY | {"max_tokens": 10_000}
         call = front.Generate(asked("mine", stream=False, seed=1, **long))
         if aborted:
             await until(lambda: made.inference.active_sessions)

@@ -1,16 +1,8 @@
-"""What vLLM drafts with an EAGLE-3 head: run as a program, for a process holds one vLLM.
-
-    python -m tests.vllm.eagle_proposals TARGET HEAD METHOD TOKENS FILE
-
-FILE gets, of every proposal, what went into vLLM's proposer and what came out of it. Prompts are
-read twice: the second time vLLM is given right drafts in place of the head's, some of them, so
-that it accepts several at once.
-"""
+"""What vLLM drafts with an EAGLE-3 head, in a process of its own, for a process holds one vLLM."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 COUNT, LONGEST = 24, 256
@@ -18,7 +10,12 @@ PROMPTS = ([5, 9, 200, 31, 7, 7, 80, 2, 119], list(range(100, 140)), [3, 4])
 INPUTS = ("target_token_ids", "target_positions", "target_hidden_states", "next_token_ids")
 
 
-def main(target: str, head: str, method: str, tokens: str, file: str) -> None:
+def write_proposals(target: str, head: str, method: str, tokens: int, file: str) -> None:
+    """Of every proposal, what went into vLLM's proposer and what came out of it.
+
+    Prompts are read twice: the second time vLLM is given right drafts in place of the head's, some
+    of them, so that it accepts several at once.
+    """
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_CPU_KVCACHE_SPACE="1",
@@ -29,7 +26,7 @@ def main(target: str, head: str, method: str, tokens: str, file: str) -> None:
     )
     from safetensors.torch import save_file
 
-    llm = _llm(target, head, method, int(tokens))
+    llm = _llm(target, head, method, tokens)
     executor = llm.llm_engine.engine_core.engine_core.model_executor
     seen = Seen(executor.driver_worker.worker.model_runner.drafter)
     for prompt in PROMPTS:
@@ -96,7 +93,3 @@ class Seen:
         for column, token in enumerate(right):
             changed[0, column] = token
         return changed
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

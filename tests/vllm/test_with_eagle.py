@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,8 @@ from services.training.eagle.head import EagleHead, shape_of
 from services.training.eagle.stored import HeadTarget, save_head
 from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
-from tests.vllm.eagle_proposals import PROMPTS
+from tests.vllm.eagle_proposals import PROMPTS, write_proposals
+from tests.vllm.forked import in_a_process
 
 TOKENS = 4
 SHAPE = {
@@ -81,10 +80,7 @@ def target(tmp_path: Path) -> Path:
 
 def test_heads_draft_as_vllm_does_with_them(method: str, target: Path, tmp_path: Path) -> None:
     folder, file = HEADS[method](target, tmp_path / "head"), tmp_path / "proposals.safetensors"
-    arguments = [str(target), str(folder), method, str(TOKENS), str(file)]
-    subprocess.run(
-        [sys.executable, "-m", "tests.vllm.eagle_proposals", *arguments], check=True, timeout=300
-    )
+    in_a_process(write_proposals, str(target), str(folder), method, TOKENS, str(file))
     engine = load_head(ModelSpec(str(folder), base=str(target), threads=1))
     proposals = list(_proposals(load_file(file)))
     assert len(proposals) > 30

@@ -48,6 +48,8 @@ _ENVIRONMENT = {
     # Of attention in float32 on a GPU, which would multiply with 10 bits of each factor.
     "TRITON_F32_DEFAULT": "ieee",
 }
+# The self-check alone would be compiled there, for seconds.
+_ON_CPUS = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def installed() -> str:
@@ -175,9 +177,9 @@ def prepare(device: str, *, batch_invariant: bool = False) -> None:
     """What vLLM reads of the environment when it is imported."""
     if batch_invariant:
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     kind, _, index = device.partition(":")
+    for name, value in (_ENVIRONMENT | (_ON_CPUS if kind == "cpu" else {})).items():
+        os.environ.setdefault(name, value)
     if kind == "cuda" and index:
         # vLLM takes the first device that it sees.
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
