@@ -9,6 +9,7 @@ With --head, an EAGLE head of the small one becomes one for the wide one.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from math import sqrt
 from pathlib import Path
@@ -53,7 +54,8 @@ def wide_config(small: Any, shape: Mapping[str, Any]) -> Any:
     sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads")
     fits = all(getattr(large, name) >= getattr(small, name) for name in sizes)
     if not fits or _group(large) < _group(small) or _width(large) % _width(small):
-        raise StartError(f"--shape: states of {small.hidden_size} numbers do not fit")
+        told = f"{small.num_hidden_layers} layers of {small.hidden_size} numbers"
+        raise StartError(f"--shape: {told} do not fit")
     large.architectures = ["LlamaForCausalLM"]
     return large
 
@@ -199,4 +201,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    make(parser().parse_args())
+    try:
+        make(parser().parse_args())
+    except StartError as error:
+        sys.exit(str(error))

@@ -45,7 +45,7 @@ def test_a_wide_model_has_the_logits_of_the_small_one_and_the_sizes_of_its_shape
 
 
 def test_what_does_not_fit_is_refused(model):
-    with pytest.raises(StartError, match=r"states of 64 numbers do not fit"):
+    with pytest.raises(StartError, match=r"layers of 64 numbers do not fit"):
         wide_config(model.config, WIDE | {"num_hidden_layers": 1})
     with pytest.raises(StartError, match=r"do not fit"):
         wide_config(model.config, WIDE | {"num_key_value_heads": 8})
