@@ -43,8 +43,8 @@ def wide_config(small: Any, shape: Mapping[str, Any]) -> Any:
     """
     from transformers import LlamaConfig
 
-    kept = ("vocab_size", "max_position_embeddings", "rope_parameters")
-    kept += ("bos_token_id", "eos_token_id", "pad_token_id")
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    kept = ("vocab_size", "max_position_embeddings", "rope_parameters", *tokens)
     large = LlamaConfig(
         **{**shape, **{name: getattr(small, name) for name in kept}},
         rms_norm_eps=small.rms_norm_eps * small.hidden_size / shape["hidden_size"],
@@ -151,7 +151,7 @@ def write_wide_head(head: Path, model: Any, width: int, out: Path) -> None:
     stored, config = load_file(head / WEIGHTS), json.loads((head / CONFIG).read_text())
     weights = {name: _whole(stored, name) for name in stored if not name.endswith("_scale")}
     hidden = config["transformer_layer_config"]["hidden_size"]
-    layers = weights["fc.weight"].split(hidden, dim=1)
+    layers = weights["fc.weight"].chunk(weights["fc.weight"].shape[1] // hidden, dim=1)
     padded = [torch.nn.functional.pad(one, (0, width - hidden)) for one in layers]
     weights["fc.weight"] = torch.cat(padded, dim=1)
     embeddings = model.get_input_embeddings().weight.detach()

@@ -135,7 +135,7 @@ async def _crowd(address: str, sessions: int, tokens: int) -> AsyncIterator[None
 async def _strokes(seconds: float) -> list[float]:
     """What the yardstick took, now and then, while the time went by."""
     ends_at = time.perf_counter() + seconds
-    strokes = []
+    strokes: list[float] = []
     while time.perf_counter() < ends_at or len(strokes) < 2:
         strokes.append(await asyncio.to_thread(stroke))
         await asyncio.sleep(0.1)
