@@ -199,6 +199,8 @@ def in_words(best: Offer | None, plain: Offer | None, options: PlanOptions) -> I
     yield f"best: {best.measured.way}, {best.measured.sessions} at once on each verifier"
     if plain is None:
         yield "plain decoding keeps the goals at no number of sessions that was measured"
+    elif best == plain:
+        yield "no drafts are cheaper than plain decoding"
     elif best.hour is not None and plain.hour:
         yield f"{1 - best.hour / plain.hour:.0%} less than plain decoding within the same goals"
     else:

@@ -90,6 +90,10 @@ def test_a_plan_says_what_it_found_and_what_it_takes_for_granted(bench, capsys):
     assert "assumed: traffic is spread evenly" in told
     assert run_plan(options(bench)) == 0
     assert "2.00 times the tokens of plain decoding" in capsys.readouterr().out
+    content = json.loads(bench.read_text())
+    bench.write_text(json.dumps(content | {"trials": content["trials"][:1]}))
+    assert run_plan(options(bench)) == 0
+    assert "no drafts are cheaper than plain decoding" in capsys.readouterr().out
     assert run_plan(options(bench, goal_token_p50_ms=1.0)) == 3
     assert "nothing that was measured keeps the goals" in capsys.readouterr().out
 
