@@ -86,9 +86,8 @@ COMMANDS = PROCESSES | {
         "services.console.ngrams",
     ),
     "plan": Command(
-        "Foretell what speculation brings, or what nodes a traffic needs and costs; simulated.",
-        "bench.plan.options:PlanOptions",
-        "bench.plan.main",
+        "Say what nodes a traffic needs and what they cost, from what a bench measured.",
+        "bench.plan:PlanOptions",
     ),
     "trace": Command(
         "Show where each millisecond and each drafted token of a session went.",
