@@ -17,8 +17,9 @@ from bench.simulation.round_kinds import RoundKind
 from bench.simulation.scenario import StepTime
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
+from services.cluster.models import DEMO_NGRAMS
 from services.contract.errors import StartError
-from services.engine.ngram_file import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
+from services.engine.ngram_file import NO_FILE, NgramFile, load_ngrams, ngrams_path
 
 LONGEST_MS = 10_000.0
 COLUMNS = ("sources", "category", "tokens", "x plain")
@@ -45,9 +46,8 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("texts that a target wrote")
     about = "JSON lines of category, prompt and answer (token ids; `python -m research.answered`)"
     group.add_argument(FLAG, type=Path, default=None, metavar="FILE", help=about)
-    shipped = next(iter(SHIPPED))
-    about = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {shipped}"
-    group.add_argument("--ngrams", default=shipped, help=about)
+    about = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {DEMO_NGRAMS}"
+    group.add_argument("--ngrams", default=DEMO_NGRAMS, help=about)
     about = f"of {','.join(SOURCES)}: this text; what a file says after one token; all of it"
     group.add_argument("--sources", default="", metavar="A,B", help=f"{about}; left out: all three")
     table = ",".join(f"{rows}:{ms:g}" for rows, ms in VERIFY.table)
