@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from paceline.__main__ import find_application
 
 from services.console.main import COMMANDS, PROCESSES
 
@@ -123,3 +125,12 @@ def test_a_command_that_is_not_installed_says_so_in_one_line(command):
         r"\(pip install 'paceline\[local\]' brings all there are\)\n",
         done.stderr,
     )
+
+
+def test_what_a_command_starts_finds_the_servers_of_the_wheel_first_and_once(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/here"])
+    monkeypatch.setenv("PYTHONPATH", "/others")
+    for _ in range(2):
+        find_application("/wheel")
+    assert sys.path[0] == "/wheel"
+    assert os.environ["PYTHONPATH"] == f"/wheel{os.pathsep}/others"
