@@ -26,12 +26,14 @@ DOCKERFILE = (ROOT / "k8s" / "Dockerfile").read_text()
 PREFIX = "/opt/paceline"
 ROLES: dict[str, dict[str, tuple[str, ...]]] = {
     "slim": {
-        "orchestrator": (),
-        "drafter": ("--method", "ngram", "--ngrams", "smollm2-135m-instruct-ngrams"),
+        # It serves once it has a verifier, and says that it is alive before.
+        "orchestrator": ("--health-port", "0", "--health-file"),
+        "drafter": ("--ngrams", "smollm2-135m-instruct-ngrams", "--ready-file"),
     },
-    "models": {"verifier": ("--target", "smollm2-135m-instruct")},
+    "models": {"verifier": ("--target", "smollm2-135m-instruct", "--ready-file")},
     "vllm": {},
 }
+"""The roles that each image is made for, and their flags; the last one takes a file."""
 TORCH = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
 _START_SECONDS = 300.0
 _STOP_SECONDS = 30.0
@@ -78,9 +80,9 @@ def make(target: str, folder: Path) -> None:
 
 
 def start(program: Path, role: str, flags: Sequence[str]) -> None:
-    """Start a role, wait until it serves, and stop it; SystemExit where it does not."""
+    """Start a role, wait until its file is there, and stop it; SystemExit where it is not."""
     ready = program.parent / f"{role}.ready"
-    command = (str(program), role, "--ready-file", str(ready), *flags)
+    command = (str(program), role, *flags, str(ready))
     with subprocess.Popen(command, cwd=program.parent, env=environment()) as process:
         deadline = time.monotonic() + _START_SECONDS
         while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
