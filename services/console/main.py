@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from services.contract.errors import out_of_room
+from services.contract.errors import not_here, out_of_room
 from services.runtime.polling import poll_in_one_thread
 
 SUMMARY = "Large language models served faster, with the same output distribution."
@@ -142,12 +142,11 @@ def run(words: Sequence[str]) -> int:
         kind = "flag" if name.startswith("-") else "command"
         print(f"paceline: there is no {kind} {name}; see paceline --help", file=sys.stderr)
         return 2
-    from services.cluster.flags import complain, not_here
-
     try:
         return _serve(name, arguments) if name in PROCESSES else _run(name, arguments)
     except ModuleNotFoundError as error:
-        return complain(name, not_here(error), status=1)
+        print(f"paceline {name}: {not_here(error)}", file=sys.stderr, flush=True)
+        return 1
 
 
 def _serve(name: str, arguments: Sequence[str]) -> int:

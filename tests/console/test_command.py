@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from paceline.__main__ import find_application
 
 from services.console.main import COMMANDS, PROCESSES
 
@@ -109,15 +111,26 @@ def test_every_command_has_what_runs_it():
             assert callable(getattr(module, f"run_{name.replace('-', '_')}"))
 
 
-@pytest.mark.parametrize("command", ["bench", "plan"])
+@pytest.mark.parametrize("command", ["bench", "plan", "up"])
 def test_a_command_that_is_not_installed_says_so_in_one_line(command):
+    absent = "pydantic" if command == "up" else "bench"
     program = (
         "import sys\nfrom services.console.main import main\n"
-        f"sys.modules['bench'] = None\nsys.argv[1:] = [{command!r}]\nmain()"
+        f"sys.modules[{absent!r}] = None\nsys.argv[1:] = [{command!r}]\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"paceline {command}: needs the module bench[.a-z]*, which is not installed here\n",
+        rf"paceline {command}: needs the module {absent}[._a-z]*, which is not installed here "
+        r"\(pip install 'paceline\[local\]' brings all there are\)\n",
         done.stderr,
     )
+
+
+def test_what_a_command_starts_finds_the_servers_of_the_wheel_first_and_once(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/here"])
+    monkeypatch.setenv("PYTHONPATH", "/others")
+    for _ in range(2):
+        find_application("/wheel")
+    assert sys.path[0] == "/wheel"
+    assert os.environ["PYTHONPATH"] == f"/wheel{os.pathsep}/others"

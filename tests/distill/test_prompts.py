@@ -13,7 +13,8 @@ from services.training.prompts import read_prompts
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
     path
-    for path in (ROOT / "services").rglob("*")
+    for folder in ("models", "services")
+    for path in (ROOT / folder).rglob("*")
     if path.suffix in (".json", ".jsonl", ".md", ".svg", ".txt") and path.is_file()
 ]
 
