@@ -61,10 +61,7 @@ CLIENTS = tuple(f"services.console.{name}" for name in ("generate", "top", "trac
 _NOWHERE = (
     "bench",
     "plan",
-    "distill --target m --out f",
-    "learn-ngrams --target m --out f",
-    "train-lookahead --target m --out f",
-    "tune-skip --target m --out f",
+    *(f"train {kind} --target m --out f" for kind in ("ngrams", "head", "lookahead", "skip-mask")),
 )
 ABSENT = {
     "slim": (

