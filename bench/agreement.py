@@ -11,7 +11,7 @@ stand the draft's distributions q after the same texts:
 - greedy agreement: how often both have the same most likely token, over answers that
   were decoded greedily.
 
-Both models run as they do when they serve. DIR may hold an EAGLE-3 head of `paceline distill`, too:
+Both models run as they do when they serve. DIR may hold an EAGLE-3 head, too:
 then the figures are those of all its draft steps together, and of each. The first step sees the
 target's states, the others the head's own features; the tokens before were drafted right. The
 head computes in float32.
@@ -36,13 +36,12 @@ from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
-from services.training.distill.batches import Collator
-from services.training.distill.learning import Score, score_of
-from services.training.distill.texts import Text
-from services.training.distill.writing import Writer, WritingPlan
-from services.training.eagle.learner import EagleLearner
-from services.training.eagle.states import states_of
-from services.training.eagle.stored import read_head
+from services.training.head.learner import EagleLearner
+from services.training.head.states import states_of
+from services.training.head.stored import read_head
+from services.training.learning import Score, score_of
+from services.training.texts import Text
+from services.training.writing import Writer, WritingPlan
 
 _BATCH = 16
 #: Draft steps of a head that are measured.
@@ -136,19 +135,18 @@ def answers(
 
 def scores(draft: NativeEngine, texts: Sequence[Text]) -> list[Score]:
     """The draft's score on each text."""
-    ids = torch.arange(draft.vocab_size) if draft.head_ids is None else draft.head_ids
-    collate = Collator(ids, draft.vocab_size)
-    return [_score(draft, text, collate) for text in texts]
+    return [_score(draft, text) for text in texts]
 
 
-def _score(draft: NativeEngine, text: Text, collate: Collator) -> Score:
+def _score(draft: NativeEngine, text: Text) -> Score:
     start = int(text.prefixes[0]) - 1
     tokens = text.token_ids[: text.prefixes[-1]].tolist()
     cache = draft.new_cache(len(tokens))
     [logits] = draft.forward([Segment(cache, tokens, logits_from=start)])
     cache.free()
     rows = torch.from_numpy(text.prefixes).long() - 1 - start
-    return score_of(logits[rows], collate([text]))
+    ids, p = torch.from_numpy(text.law_ids).long(), torch.from_numpy(text.law_logs).float().exp()
+    return score_of(logits[rows], ids, p, ids[:, 0])
 
 
 def by_category(

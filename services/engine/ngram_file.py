@@ -1,6 +1,6 @@
 """The n-gram file of a target: what it says after one token, and after one to four.
 
-Made by `paceline learn-ngrams`, read by the drafter `ngram`. The standard library alone.
+Made by `paceline train ngrams`, read by the drafter `ngram`. The standard library alone.
 
     8 bytes    magic
     u32, u32   version; bytes of the header

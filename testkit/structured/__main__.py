@@ -1,7 +1,7 @@
 """Structured output through drafts, rollbacks, resumes and dying verifiers, each answer checked.
 
     python -m testkit.structured        tiny random models, some minutes
-    python -m testkit.structured --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
+    python -m testkit.structured --target smollm2-135m-instruct --draft smollm2-135m-instruct-eagle
 
 Ten JSON schemas at temperature 1, drafted and verified in eight ways. Every generation is
 broken off in the middle and resumed at another orchestrator; now and then a verifier is killed
@@ -23,10 +23,20 @@ from pydantic import TypeAdapter
 from bench.journal import Records
 from bench.output import say, write_content
 from services.contract.errors import StartError
+from services.engine.checkpoint.heads import is_head
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.site import Cluster, Layout
-from testkit.structured.generations import METHODS, Wanted, wanted
+from testkit.structured.generations import (
+    HEAD_METHODS,
+    HEAD_WAYS,
+    METHODS,
+    MODEL_WAYS,
+    NGRAM_WAYS,
+    Wanted,
+    Way,
+    wanted,
+)
 from testkit.structured.report import content, show
 from testkit.structured.run import Disturbed, Ended, Struck, StructuredResult
 
@@ -62,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--fault-every", type=int, default=15, help="generations between faults")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--target", default="", help="a model other than the tiny one")
-    made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
+    made.add_argument("--draft", default="", help="its draft model or head; left out: n-grams")
     made.add_argument("--resume", type=Path, default=None, help="a journal to write and go on with")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
@@ -88,14 +98,21 @@ def _run(
 
     known = {one.number for one in outcome.ended}
     numbers = [number for number in range(given.generations) if number not in known]
-    every = [wanted(number, given.seed, drafted=bool(models[1])) for number in numbers]
+    ways, methods = _ways(models[1])
+    every = [wanted(number, given.seed, ways) for number in numbers]
     if not every:
         return
-    methods = ("--method", METHODS) if models[1] else ()
     layout = Layout(*models, drafters=1, wire_seconds=WIRE_SECONDS, drafter_flags=methods)
     with Cluster(layout) as cluster:
         disturbed = Disturbed(cluster, given.seed, given.fault_every, note, say)
         asyncio.run(_on(cluster, disturbed, every, given.at_once, outcome))
+
+
+def _ways(draft: str) -> tuple[Sequence[Way], tuple[str, ...]]:
+    """How is drafted with that, and what a drafter has to be told."""
+    if is_head(draft):
+        return HEAD_WAYS, ("--method", HEAD_METHODS)
+    return (MODEL_WAYS, ("--method", METHODS)) if draft else (NGRAM_WAYS, ())
 
 
 async def _on(

@@ -1,6 +1,7 @@
 """The generations of a run: response formats, ways to draft and to verify, seeds."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from testkit.chaos.transcript import Case
@@ -40,7 +41,11 @@ MODEL_WAYS = (
     Way("standard", "model", 3), Way("auto", "model", 3), Way("block", "ngram,model"),
     Way("coupled", "graph", 3),
 )  # fmt: skip
-METHODS = "model,ngram,graph"
+HEAD_WAYS = (
+    *(replace(way, method=way.method.replace("model", "eagle")) for way in MODEL_WAYS[:-1]),
+    Way("coupled", "ngram,eagle", 3),
+)
+METHODS, HEAD_METHODS = "model,ngram,graph", "eagle,ngram"
 """What those ways need of a drafter."""
 
 NGRAM_WAYS = (Way("auto", "ngram"), Way("standard", "ngram"), Way("block", "ngram"))
@@ -75,12 +80,11 @@ class Wanted:
         }
 
 
-def wanted(number: int, seed: int, *, drafted: bool) -> Wanted:
-    """Every format in every way, then again with other seeds; `drafted`: there is a draft model.
+def wanted(number: int, seed: int, ways: Sequence[Way]) -> Wanted:
+    """Every format in every way, then again with other seeds.
 
     Ways that promise the same text share their seed.
     """
-    ways = MODEL_WAYS if drafted else NGRAM_WAYS
     turn, form = divmod(number, len(FORMS))
     turn, way = divmod(turn, len(ways))
     own = turn if ways[way].same_text else 1000 + number

@@ -5,8 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench.agreement import chosen, measure, parser, show
-from services.training.eagle.head import fresh_head, shape_of
-from services.training.eagle.stored import HeadTarget, save_head
+from services.training.head.head import fresh_head, shape_of
+from services.training.head.stored import HeadTarget, save_head
 from tests.models import tiny_model_folder
 
 

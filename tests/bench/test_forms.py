@@ -13,7 +13,7 @@ from services.contract.types import FormatKind, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Structures
 from testkit.chaos.listener import Listener
-from testkit.structured.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
+from testkit.structured.generations import HEAD_WAYS, MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
 from testkit.structured.report import Sums, content, verdict
 from testkit.structured.run import VERIFIER_KILLED, Ended, Struck, StructuredResult, _judged
 from testkit.structured.schemas import FORMS, Form
@@ -67,10 +67,11 @@ def test_what_is_no_answer_is_told_in_one_line(answer, why):
     assert why in TOWN.problem(answer)
 
 
-@pytest.mark.parametrize("drafted", [True, False])
-def test_all_forms_meet_all_ways_and_ways_that_promise_a_text_share_their_seeds(drafted):
-    ways = MODEL_WAYS if drafted else NGRAM_WAYS
-    turn = [wanted(number, 5, drafted=drafted) for number in range(2 * len(FORMS) * len(ways))]
+@pytest.mark.parametrize(
+    "ways", [MODEL_WAYS, HEAD_WAYS, NGRAM_WAYS], ids=["model", "head", "ngram"]
+)
+def test_all_forms_meet_all_ways_and_ways_that_promise_a_text_share_their_seeds(ways):
+    turn = [wanted(number, 5, ways) for number in range(2 * len(FORMS) * len(ways))]
     once = turn[: len(turn) // 2]
     assert {(one.form.name, one.way) for one in once} == {
         (form.name, way) for form in FORMS for way in ways
@@ -85,7 +86,7 @@ def test_all_forms_meet_all_ways_and_ways_that_promise_a_text_share_their_seeds(
 
 
 def judged(text: str | None, finish: str = "stop") -> Ended:
-    one = wanted(0, 0, drafted=True)
+    one = wanted(0, 0, MODEL_WAYS)
     listener = Listener("form-00000", one.case)
     listener.transcript.token_ids = [1, 2, 3]
     listener.transcript.text, listener.transcript.finish_reason = text, finish

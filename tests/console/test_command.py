@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from paceline.__main__ import find_application
 
-from services.console.main import COMMANDS, PROCESSES
+from services.console.main import COMMANDS, PROCESSES, RENAMED, runner
 
 pytestmark = pytest.mark.processes
 
@@ -30,8 +30,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         f"print('loaded', sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    commands = ("up", "generate", "demo", "bench", "distill", "orchestrator", "drafter", "verifier")
-    for command in commands:
+    for command in ("up", "generate", "demo", "bench", "train head", *PROCESSES):
         assert f"  {command} " in done.stdout
     assert done.stdout.rstrip().endswith("loaded []")
 
@@ -89,8 +88,26 @@ def test_a_bad_prompt_file_ends_the_bench_before_anything_starts(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_command_that_does_not_exist_is_refused():
-    assert paceline("fly").returncode == 2
+@pytest.mark.parametrize("words", [("fly",), ("train",), ("train", "fly")])
+def test_a_command_that_does_not_exist_is_refused(words):
+    done = paceline(*words)
+    told = f"paceline: there is no command {' '.join(words)}; see paceline --help\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_command_goes_on_under_the_name_it_had(old):
+    done = paceline(old, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: paceline {RENAMED[old]} [flags]")
+    assert done.stderr == f"paceline {old}: this is paceline {RENAMED[old]} now\n"
+
+
+def test_what_is_distilled_no_longer_says_what_to_use():
+    done = paceline("distill", "--target", "m", "--out", "o")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "use paceline train head" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("raised", "status"), [("KeyboardInterrupt", 130), ("BrokenPipeError", 1)])
@@ -108,7 +125,7 @@ def test_every_command_has_what_runs_it():
     for name, command in COMMANDS.items():
         if name not in PROCESSES:
             module = import_module(command.module or command.options.partition(":")[0])
-            assert callable(getattr(module, f"run_{name.replace('-', '_')}"))
+            assert callable(getattr(module, runner(name)))
 
 
 @pytest.mark.parametrize("command", ["bench", "plan", "up"])

@@ -4,7 +4,7 @@ import pytest
 
 from testkit.chaos.health import whole
 from testkit.chaos.site import Cluster, Layout
-from testkit.structured.generations import METHODS, wanted
+from testkit.structured.generations import METHODS, MODEL_WAYS, wanted
 from testkit.structured.run import VERIFIER_KILLED, Disturbed, StructuredResult
 from tests.faults.kit import WIRE_SECONDS
 
@@ -18,7 +18,7 @@ async def test_answers_are_of_their_form_through_resumes_and_a_dying_verifier(mo
         *models, drafters=1, wire_seconds=WIRE_SECONDS, drafter_flags=("--method", METHODS)
     )
     outcome = StructuredResult()
-    every = [wanted(3 * number, 2, drafted=True) for number in range(COUNT)]
+    every = [wanted(3 * number, 2, MODEL_WAYS) for number in range(COUNT)]
     with Cluster(layout) as cluster:
         await whole(cluster)
         disturbed = Disturbed(cluster, 2, COUNT * 2 // 3, outcome.records.append)

