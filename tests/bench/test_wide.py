@@ -11,8 +11,8 @@ from bench.device.shapes import SHAPES
 from bench.device.wide import wide_config, write_wide, write_wide_head
 from services.contract.errors import StartError
 from services.engine.eagle.layout import read_config
-from services.training.eagle.head import fresh_head, shape_of
-from services.training.eagle.stored import HeadTarget, rounded, save_head
+from services.training.head.head import fresh_head, shape_of
+from services.training.head.stored import HeadTarget, rounded, save_head
 from tests.models import tiny_model, tiny_tokenizer
 
 WIDE = {
