@@ -115,31 +115,6 @@ def zip_rows(part: engine.OutputLogProbs) -> list[tuple[int, float]]:
     return list(zip(part.token_ids, part.token_logprobs, strict=True))
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_stop_string_ends_it_with_the_token_that_completes_it(running, stream):
-    ours = await running.client.generate(tokens=PROMPT_IDS, **GREEDY)
-    stop = ours.text[9:12]
-    shorter = await running.client.generate(tokens=PROMPT_IDS, stop=[stop], **GREEDY)
-    async with gateway_stub(running.address) as front:
-        cut = await answered(front.Generate(asked(stream=stream, stop=[stop], **GREEDY)))
-    assert len(shorter.token_ids) < len(ours.token_ids)
-    assert list(cut.end.output_ids) == list(shorter.token_ids)
-    assert (cut.end.finish_reason, cut.end.matched_stop_str) == ("stop", stop)
-
-
-async def test_a_stop_token_is_told_and_the_end_of_text_is_an_end_like_any(running):
-    ours = await running.client.generate(tokens=PROMPT_IDS, **GREEDY)
-    stop = ours.token_ids[6]
-    ends = {"logit_bias": {EOS_ID: 100.0}, "ignore_eos": False}
-    async with gateway_stub(running.address) as front:
-        cut = await answered(front.Generate(asked(stop_token_ids=[stop], **GREEDY)))
-        over = await answered(front.Generate(asked(**GREEDY | ends)))
-    assert (cut.end.finish_reason, cut.end.matched_token_id) == ("stop", stop)
-    assert cut.tokens == list(ours.token_ids[: ours.token_ids.index(stop) + 1])
-    assert (over.end.finish_reason, over.tokens) == ("stop", [EOS_ID])
-    assert over.end.WhichOneof("matched_stop") is None
-
-
 UNSERVED: dict[str, dict[str, Any]] = {
     "sampling_params.n": {"n": 17},
     "sampling_params.grammar": {"grammar": "once upon a time"},
