@@ -14,7 +14,6 @@ PYTEST ?=
 CERTS ?=
 FUZZ ?=
 CHAOS ?= --faults 520 --sessions 200
-FORMS ?= --target smollm2-135m-instruct --draft smollm2-135m-instruct-eagle
 JOBS ?= 3
 EVERY := not proof and not faults
 SPREAD = -n $(JOBS) --dist worksteal
@@ -37,13 +36,13 @@ FROZEN := protos/frozen.binpb
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile forms check format protos freeze bench certs \
+.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile check format protos freeze bench certs \
   wheels image-check image-slim image-models image-vllm image-vllm-beside scan clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
+	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile (docs/guarantees.md)."
 	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
 	@echo "Seldom: freeze, scan; wheels, image-slim, image-models, image-vllm, image-vllm-beside (k8s/Dockerfile)."
 
@@ -107,17 +106,13 @@ faults: setup
 fuzz: setup
 	PYTHONPATH=.:protos OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ)
 
-# 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options).
+# 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--forms', '--help' shows options).
 chaos: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.chaos $(CHAOS)
 
 # A minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help').
 hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.hostile $(HOSTILE)
-
-# 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options).
-forms: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.structured $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check

@@ -1,7 +1,7 @@
-"""The response formats of a run: small JSON schemas whose answers end by themselves.
+"""Sessions whose answers have a JSON schema: ten schemas, drafted and verified in eight ways.
 
-Together they cover the keywords of schemas. Every string, list and number is bounded, so
-that no text needs to be cut.
+The schemas are small, and together they cover the keywords of schemas. Every string, list and
+number is bounded, so that answers end by themselves and no text needs to be cut.
 """
 
 import json
@@ -11,6 +11,27 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from testkit.chaos.transcript import Case
+
+MAX_TOKENS = 192
+"""More than any of the formats takes."""
+METHODS = "model,ngram,graph"
+"""What the ways need of a drafter."""
+MODEL_WAYS: tuple[dict[str, Any], ...] = (
+    {"method": "model"},
+    {"rejection_sample_method": "standard", "method": "model"},
+    {"rejection_sample_method": "block", "method": "model"},
+    {"method": "ngram"},
+    {"rejection_sample_method": "standard", "method": "model", "num_candidates": 3},
+    {"method": "model", "num_candidates": 3},
+    {"rejection_sample_method": "block", "method": "ngram,model"},
+    {"rejection_sample_method": "coupled", "method": "graph", "num_candidates": 3},
+)
+NGRAM_WAYS: tuple[dict[str, Any], ...] = (
+    {"method": "ngram"},
+    {"rejection_sample_method": "standard", "method": "ngram"},
+    {"rejection_sample_method": "block", "method": "ngram"},
+)
 _TIGHT = {"x-guidance": {"whitespace_pattern": " ?"}}
 """A blank between the parts of JSON, or none: a small model may never stop to indent."""
 
@@ -185,3 +206,17 @@ FORMS = (
         },
     ),
 )
+
+
+def form_cases(seed: int, *, drafted: bool) -> list[Case]:
+    """Every format in every way, at temperature 1; `drafted`: there is a draft model."""
+    ways = MODEL_WAYS if drafted else NGRAM_WAYS
+    return [
+        _case(form, way, 100 * seed + number) for number, form in enumerate(FORMS) for way in ways
+    ]
+
+
+def _case(form: Form, way: dict[str, Any], seed: int) -> Case:
+    sampled = {"temperature": 1.0, "seed": seed, "max_tokens": MAX_TOKENS}
+    options = {**sampled, "json_schema": form.text, "include_rounds": True, **way}
+    return Case(form.prompt, options, form.problem, form.early)
