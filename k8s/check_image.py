@@ -312,7 +312,7 @@ def _check(
         _run([*paceline, command, "--help"], folder, environment)
     for line in ABSENT[target]:
         said = _done([*paceline, *line.split()], folder, environment).stderr.strip()
-        if not re.fullmatch(rf"paceline {line.split()[0]}: .* is not installed here", said):
+        if not re.fullmatch(rf"paceline {line.split(' --')[0]}: .* is not installed here", said):
             raise CheckError(f"{target}: paceline {line}: {said[-200:]}")
     modules = (*PACKAGES[target], *CLIENTS)
     torch = _run([*python, "-c", _IMPORT, *modules], folder, environment).strip()
