@@ -53,7 +53,7 @@ def main(images: Sequence[str]) -> int:
                 start(place / "paceline", role, ("--port", "0", "--redis", redis.url, *flags))
             if image == "slim" and run(place / "python", "-c", TORCH) != "False\n":
                 raise SystemExit("image-check: torch is in slim")
-            print(f"image-check: {image} is whole", flush=True)
+            print(f"image-check: {image}: started: {', '.join(ROLES[image]) or 'none'}", flush=True)
     return 0
 
 

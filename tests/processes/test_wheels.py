@@ -118,7 +118,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
 
 @pytest.mark.parametrize(
     ("flags", "source"),
-    [((), DraftSource.LAWS), (("--draft", DEMO_HEAD), DraftSource.EAGLE)],
+    [((), DraftSource.THIS_TEXT), (("--draft", DEMO_HEAD), DraftSource.EAGLE)],
     ids=["n-grams", "head"],
 )
 def test_the_wheels_serve_the_text_of_the_checkout(
