@@ -23,7 +23,7 @@ class DrafterSettings(WorkerSettings):
         None,
         title="model and device",
         description="draft model of the methods `model`, `graph` and `text`: "
-        "Hugging Face id, folder with safetensors or .gguf file; of `eagle`: the folder of an "
+        "Hugging Face id, folder with safetensors, or .gguf file; of `eagle`: the folder of an "
         "EAGLE-3 head, or smollm2-135m-instruct-eagle",
     )
     draft_base: str | None = Field(
