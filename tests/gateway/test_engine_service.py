@@ -29,7 +29,7 @@ from tests.gateway.kit import (
     until_free,
 )
 from tests.integration.cluster import PATIENT, cluster, start_drafter, start_verifier
-from tests.integration.known import known_verifier, refused, text
+from tests.integration.known import known_drafter, known_verifier, refused, text
 from tests.integration.test_overload import NARROW
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_tokenizer
 from tests.waiting import until
@@ -298,10 +298,11 @@ def cut_short(monkeypatch):
 async def test_a_first_message_that_is_cut_short_leaves_room_for_a_status(cut_short, aborted):
     options = {"limits": LASTING, "narrow": NARROW}
     patience = 60.0 if aborted else 0.5
-    front_of = gateway_front([await known_verifier()], [], **options, read_patience=patience)
+    workers = [await known_verifier()], [await known_drafter(32)]
+    front_of = gateway_front(*workers, **options, read_patience=patience)
     async with front_of as (made, front):
         # The whole answer is one message, larger than what may be sent before any is read.
-        long = GREEDY | {"max_tokens": 10_000}
+        long = GREEDY | {"max_tokens": 25_000}
         call = front.Generate(asked("mine", stream=False, seed=1, **long))
         if aborted:
             await until(lambda: made.inference.active_sessions)
