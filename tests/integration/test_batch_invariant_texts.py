@@ -119,7 +119,7 @@ async def test_a_text_that_another_verifier_goes_on_with_stays_the_same(seeded):
 
 WORDS = ("the", "small", "drafter", "rides", "ahead", "large", "verifier", "checks", "each", "law")
 NEAR = rounding("float32")
-FEW = 4
+FEW = 8
 """Tokens of each of many texts."""
 
 
