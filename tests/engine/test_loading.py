@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 from services.contract.errors import StartError
 from services.engine.checkpoint import gguf as gguf_cache
 from services.engine.checkpoint.files import ALIASES, cache_folder, locate, weights_digest
-from services.engine.checkpoint.heads import SHIPPED_HEADS
 from services.engine.checkpoint.saved_tensors import SavedTensors
 from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model
@@ -114,14 +113,6 @@ def test_the_draft_model_that_came_along_once_is_told_what_to_use_in_its_place()
         "model smollm2-135m-instruct-draft: comes with Paceline no longer; "
         "use smollm2-135m-instruct-eagle"
     )
-
-
-def test_a_shipped_head_is_found_by_its_name_or_said_to_be_missing(monkeypatch):
-    monkeypatch.setitem(SHIPPED_HEADS, "x-head", ("tests", "engine"))
-    assert locate("X-head") == Path(__file__).parent
-    monkeypatch.setitem(SHIPPED_HEADS, "x-head", ("services.drafter", "heads/nothing"))
-    with pytest.raises(StartError, match="head x-head: its folder heads/nothing is not inst"):
-        locate("x-head")
 
 
 def test_the_digest_of_weights_knows_neither_dtype_nor_path_nor_config(saved, copied, tmp_path):
