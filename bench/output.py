@@ -14,7 +14,8 @@ from rich.table import Table
 
 from services.cluster.figures import Measured
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path("bench", "results")
+"""In the current folder."""
 WIDTH = 140
 
 Row = tuple[str, list[str]]

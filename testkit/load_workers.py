@@ -19,7 +19,6 @@ from typing import Any
 
 import grpc
 
-from bench.simulation.chained import judged, overlap
 from services.contract import types as t
 from services.contract.states import NO_STATES, StateShape, rows_a_message
 from services.drafter.core import DrafterCore
@@ -28,6 +27,7 @@ from services.runtime import serving
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.readyfile import write_line
 from services.runtime.serving import Served, ServingOptions, serve_worker
+from testkit.known_text import judged, overlap
 
 _LETTERS = 52
 _VOCABULARY = 254

@@ -35,7 +35,6 @@ REAL_TIME = {
     "bench",
     "console",
     "contracts",
-    "distill",
     "docs",
     "faults",
     "fuzz",
@@ -46,7 +45,7 @@ REAL_TIME = {
     "services",
     "synthetic",
     "telemetry",
-    "tuning",
+    "training",
     "vllm",
 }
 NEEDED_BYTES = 256 << 20

@@ -6,6 +6,7 @@ import shutil
 from typing import Literal
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.heads import is_head
 from services.runtime.options import Words, option, options
 
 TRANSFORMERS = ("transformers", "assisted", "lookup")
@@ -48,7 +49,7 @@ class PeerOptions:
         for place in self.places:
             if place not in PLACES:
                 raise StartError(f"--peer-cores: {place!r} is not one of {', '.join(PLACES)}")
-        if "assisted" in self.names and draft is None:
+        if "assisted" in self.names and (draft is None or is_head(draft)):
             raise StartError("--peers: assisted needs a model that drafts, --draft")
         if not set(VLLM).isdisjoint(self.names):
             _require("vllm", "--vllm-python", self.vllm_python)

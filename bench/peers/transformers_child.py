@@ -1,9 +1,7 @@
 """`generate` of transformers: plain, with an assistant model, and with prompt lookup.
 
 Everything but the model, the draft, dtype, cores and threads is transformers' default. The
-assistant is the very draft model that our drafter runs: of a distilled one its few layers and
-its small head, whose logits stand in a row over the whole vocabulary where every other token
-is out of question.
+assistant is the very draft model that our drafter runs.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bench.peers.lines import Lines, Request, serve_in_turn
-from services.cluster.models import is_distilled
 from services.cluster.tether import die_with
 from services.engine.native.loading import load_model
 from services.engine.spec import ModelSpec
@@ -27,35 +24,9 @@ LOOKUP_TOKENS = 10
 """The default of transformers' own PromptLookupCandidateGenerator."""
 
 
-class WholeHead(nn.Module):
-    """A head over some tokens that answers with a row over all of them."""
-
-    head_ids: Tensor
-
-    def __init__(self, head: nn.Linear, head_ids: Tensor, vocab_size: int) -> None:
-        """`head_ids`: int64 [m], what the rows of `head` stand for."""
-        super().__init__()
-        self.head = head
-        self.register_buffer("head_ids", head_ids)
-        self.vocab_size = vocab_size
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Logits [..., vocab_size] of hidden states [..., d]."""
-        known: Tensor = self.head(hidden)
-        least = torch.finfo(known.dtype).min
-        row = known.new_full((*known.shape[:-1], self.vocab_size), least)
-        row[..., self.head_ids] = known
-        return row
-
-
-def assistant(name: str, base: str, dtype: str, device: str) -> Any:
-    """The draft model `name` as transformers' assistant for the target `base`."""
-    spec = ModelSpec(name, dtype, device, base=base if is_distilled(name) else None)
-    loaded = load_model(spec)
-    model = loaded.model.eval()
-    if loaded.head_ids is not None:
-        size = model.config.get_text_config().vocab_size
-        model.set_output_embeddings(WholeHead(model.get_output_embeddings(), loaded.head_ids, size))
+def loaded(name: str, dtype: str, device: str) -> Any:
+    """A model as transformers runs it."""
+    model = load_model(ModelSpec(name, dtype, device)).model.eval()
     model.set_attn_implementation("sdpa")
     return model
 
@@ -153,11 +124,9 @@ def main() -> int:
     def load(settings: dict[str, Any]) -> tuple[str, Callable[[Request], None]]:
         die_with(settings["tether"])
         pin(settings["threads"], settings["cpus"])
-        target, device = settings["model"], settings["device"]
-        model = load_model(ModelSpec(target, settings["dtype"], device)).model.eval()
-        model.set_attn_implementation("sdpa")
-        name = settings["draft"]
-        draft = None if name is None else assistant(name, target, settings["draft_dtype"], device)
+        name, device = settings["draft"], settings["device"]
+        model = loaded(settings["model"], settings["dtype"], device)
+        draft = None if name is None else loaded(name, settings["draft_dtype"], device)
         return _about(device), Generator(lines, model, draft).answer
 
     return serve_in_turn(lines, load)

@@ -67,17 +67,13 @@ class _File(_Part):
 
 def load_trace(name: str, file: Path = TRACES) -> Trace:
     """The trace of a name. Raises StartError, one line, for an unknown one or a wrong file."""
-    traces = {trace.name: trace for trace in load_traces(file, "--trace")}
+    try:
+        found = _File.model_validate_json(file.read_bytes()).traces
+    except OSError as error:
+        raise StartError(f"--trace: {file} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise StartError(f"--trace: {file} has another form: {complaint(error)}") from None
+    traces = {trace.name: trace for trace in found}
     if name not in traces:
         raise StartError(f"--trace: {name!r} is not one of {', '.join(traces)}")
     return traces[name]
-
-
-def load_traces(file: Path, flag: str) -> tuple[Trace, ...]:
-    """All traces of a file that `flag` names. Raises StartError, one line, for a wrong one."""
-    try:
-        return _File.model_validate_json(file.read_bytes()).traces
-    except OSError as error:
-        raise StartError(f"{flag}: {file} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise StartError(f"{flag}: {file} has another form: {complaint(error)}") from None

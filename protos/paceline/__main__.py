@@ -1,27 +1,33 @@
-"""The `paceline` command, which lives in the checkout; the wheel holds the client only."""
+"""The `paceline` command: puts the servers' code on the path and runs it.
+
+Installed, that code lies in `_application`, where this command and the processes that it starts
+find it, and nobody else does. In a checkout it lies at the root, which is on the path.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from pathlib import Path
 
-_CONSOLE = "services.console.main"
-_ABSENT = (
-    "paceline: this wheel holds the client only (import paceline); "
-    "the command runs from a checkout or an image of Paceline"
-)
+APPLICATION = Path(__file__).with_name("_application")
+_VARIABLE = "PYTHONPATH"
 
 
 def main() -> int:
-    """Run the command; 2 when it is not installed."""
-    try:
-        console = importlib.import_module(_CONSOLE)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{_CONSOLE}.".startswith(f"{error.name}."):
-            raise
-        print(_ABSENT, file=sys.stderr)
-        return 2
-    return console.main() or 0
+    """Run the command; the exit status."""
+    if APPLICATION.is_dir():
+        find_application(str(APPLICATION))
+    return importlib.import_module("services.console.main").main() or 0
+
+
+def find_application(folder: str) -> None:
+    """Put the folder first on the path of this process and of those that it starts."""
+    sys.path.insert(0, folder)
+    others = os.environ.get(_VARIABLE, "").split(os.pathsep)
+    paths = [folder, *(path for path in others if path not in ("", folder))]
+    os.environ[_VARIABLE] = os.pathsep.join(paths)
 
 
 if __name__ == "__main__":

@@ -254,11 +254,6 @@ class _Switch(Action):
         setattr(given, self.dest, flag == self.option_strings[0])
 
 
-def not_here(error: ModuleNotFoundError) -> StartError:
-    """The error of a command whose code an image leaves out."""
-    return StartError(f"needs the module {error.name}, which is not installed here")
-
-
 def complain(name: str, error: Exception, status: int) -> int:
     """One line on stderr; the status."""
     print(f"paceline {name}: {one_line(error)}", file=sys.stderr, flush=True)

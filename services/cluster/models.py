@@ -1,14 +1,11 @@
-"""Names of the models that come with Paceline, and what a name says of a draft model."""
+"""Names of the models that come with Paceline."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from services.engine.ngram_file import NO_FILE
 
 DEMO_MODEL = "smollm2-135m-instruct"
 DEMO_NGRAMS = "smollm2-135m-instruct-ngrams"
-DEMO_DRAFT = "smollm2-135m-instruct-draft"
 DEMO_HEAD = "smollm2-135m-instruct-eagle"
 
 
@@ -24,8 +21,3 @@ def drafter_for(target: str, asked: str | None) -> str | None:
     if asked is None and target.lower() == DEMO_MODEL:
         return DEMO_HEAD
     return asked or None
-
-
-def is_distilled(draft: str) -> bool:
-    """Whether a draft model was distilled from a target, and so fits no other."""
-    return draft == DEMO_DRAFT or (Path(draft).expanduser() / "draft.json").is_file()

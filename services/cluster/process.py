@@ -11,9 +11,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.cluster import beside
-from services.cluster.flags import Flags, complain, not_here, one_line
+from services.cluster.flags import Flags, complain, one_line
 from services.cluster.tether import die_with
-from services.contract.errors import PacelineError, StartError
+from services.contract.errors import PacelineError, StartError, not_here
 from services.runtime.logs import setup_logging
 from services.runtime.options import Settings
 from services.runtime.telemetry import trace_ids

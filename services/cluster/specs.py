@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from services.cluster.cores import CorePlan, plan_cores
-from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
+from services.cluster.models import DEMO_MODEL, ngrams_for
 from services.cluster.supervisor import START_TIMEOUT_S, ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
@@ -40,17 +40,17 @@ class Models:
         "Draft model, or folder of an EAGLE-3 head; left out: n-gram drafters.", None, variable=True
     )
     lookahead: str | None = option(
-        "Look-ahead embeddings, with which the target itself drafts: a file of train-lookahead, "
+        "Look-ahead embeddings, with which the target itself drafts: a file of `train lookahead`, "
         "or smollm2-135m-instruct-lookahead.",
         None,
         variable=True,
     )
     skip_mask: Path | None = option(
-        "File of tune-skip for the method skip; left out: a guess.", None, variable=True
+        "File of `train skip-mask` for the method skip; left out: a guess.", None, variable=True
     )
     engine: Literal["native", "vllm"] = option(
-        "What computes: vllm runs the models and number formats that vLLM does; a distilled "
-        "draft model runs on native.",
+        "What computes: vllm runs the models and number formats that vLLM does; a head runs on "
+        "native.",
         "native",
         variable=True,
     )
@@ -118,7 +118,7 @@ class ClusterOptions(Models):
     """
 
     ngrams: str | None = option(
-        "N-gram file of the target for the method ngram: a file of learn-ngrams; left out: the "
+        "N-gram file of the target for the method ngram: a file of `train ngrams`; left out: the "
         f"one that comes with {DEMO_MODEL}; none: without.",
         None,
         variable=True,
@@ -336,7 +336,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     engine = _engine_flags("native", "eager")
     if options.draft is not None:
         arguments += ["--draft", options.draft]
-        if is_distilled(options.draft) or options.drafts_with_a_head:
+        if options.drafts_with_a_head:
             arguments += ["--draft-base", options.target]
         else:
             engine = _engine_flags(options.engine, options.execution)

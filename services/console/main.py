@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from services.contract.errors import out_of_room
+from services.contract.errors import not_here, out_of_room
 from services.runtime.polling import poll_in_one_thread
 
 SUMMARY = "Large language models served faster, with the same output distribution."
@@ -34,8 +34,13 @@ class Command:
     def run(self, name: str, options: Any) -> int:
         """Run it; the exit status."""
         module = import_module(self.module or self.options.partition(":")[0])
-        status: int = getattr(module, f"run_{name.replace('-', '_')}")(options)
+        status: int = getattr(module, runner(name))(options)
         return status
+
+
+def runner(name: str) -> str:
+    """What runs a command in its module."""
+    return f"run_{name.replace('-', '_').replace(' ', '_')}"
 
 
 PROCESSES = {
@@ -65,30 +70,29 @@ COMMANDS = PROCESSES | {
         "bench.options:BenchOptions",
         "bench.main",
     ),
-    "distill": Command(
-        "Make a small drafter for a target: the target writes, the drafter learns; resumable.",
-        "services.training.distill.options:DistillOptions",
-        "services.console.distill",
-    ),
-    "tune-skip": Command(
-        "Find sub-layers that a target can skip when it drafts for itself; resumable.",
-        "services.training.tuning.options:TuneOptions",
-        "services.console.tune_skip",
-    ),
-    "train-lookahead": Command(
-        "Train look-ahead embeddings (PaSS), with which a target drafts for itself; resumable.",
-        "services.training.lookahead.options:LookaheadOptions",
-        "services.console.lookahead",
-    ),
-    "learn-ngrams": Command(
+    "train ngrams": Command(
         "Learn what a target says after a few tokens, for drafting without a model; resumable.",
-        "services.training.ngrams.options:NgramOptions",
-        "services.console.ngrams",
+        "services.training.options:NgramOptions",
+        "services.console.train",
+    ),
+    "train head": Command(
+        "Train an EAGLE-3 head for a target, from texts that it writes; resumable.",
+        "services.training.options:HeadOptions",
+        "services.console.train",
+    ),
+    "train lookahead": Command(
+        "Train look-ahead embeddings (PaSS), with which a target drafts for itself; resumable.",
+        "services.training.options:LookaheadOptions",
+        "services.console.train",
+    ),
+    "train skip-mask": Command(
+        "Find sub-layers that a target can skip when it drafts for itself; resumable.",
+        "services.training.options:SkipMaskOptions",
+        "services.console.train",
     ),
     "plan": Command(
-        "Foretell what speculation brings, or what nodes a traffic needs and costs; simulated.",
-        "bench.plan.options:PlanOptions",
-        "bench.plan.main",
+        "Say what nodes a traffic needs and what they cost, from what a bench measured.",
+        "bench.plan:PlanOptions",
     ),
     "trace": Command(
         "Show where each millisecond and each drafted token of a session went.",
@@ -103,6 +107,14 @@ COMMANDS = PROCESSES | {
         "services.console.token:TokenOptions",
     ),
 }
+
+RENAMED = {
+    "learn-ngrams": "train ngrams",
+    "train-lookahead": "train lookahead",
+    "tune-skip": "train skip-mask",
+}
+"""Names that commands had in the last release; they go with the next one."""
+GONE = {"distill": "draft models are made no longer; use paceline train head, or train ngrams"}
 
 
 def main() -> None:
@@ -132,23 +144,36 @@ def _unwritten(error: OSError) -> int:
 
 def run(words: Sequence[str]) -> int:
     """Run one command; the exit status. 2 = it is not to be run so; one line says why."""
-    name, *arguments = words or [""]
-    if name == "--help":
+    name, *arguments = _renamed(words) or [""]
+    if name == "train" and arguments:
+        name, *arguments = f"train {arguments[0]}", *arguments[1:]
+    if name in ("--help", "train --help"):
         print(overview())
         return 0
     if not words:
         print(overview(), file=sys.stderr)
         return 2
+    if name in GONE:
+        print(f"paceline {name}: {GONE[name]}", file=sys.stderr)
+        return 2
     if name not in COMMANDS:
         kind = "flag" if name.startswith("-") else "command"
         print(f"paceline: there is no {kind} {name}; see paceline --help", file=sys.stderr)
         return 2
-    from services.cluster.flags import complain, not_here
-
     try:
         return _serve(name, arguments) if name in PROCESSES else _run(name, arguments)
     except ModuleNotFoundError as error:
-        return complain(name, not_here(error), status=1)
+        print(f"paceline {name}: {not_here(error)}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _renamed(words: Sequence[str]) -> Sequence[str]:
+    """The command line with today's name of its command."""
+    if not words or words[0] not in RENAMED:
+        return words
+    new = RENAMED[words[0]]
+    print(f"paceline {words[0]}: this is paceline {new} now", file=sys.stderr)
+    return [*new.split(), *words[1:]]
 
 
 def _serve(name: str, arguments: Sequence[str]) -> int:

@@ -154,3 +154,9 @@ def out_of_room(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return any(words in str(error) for words in _NO_ROOM)
+
+
+def not_here(error: ModuleNotFoundError) -> StartError:
+    """The error of a command whose packages are not installed."""
+    remedy = "pip install 'paceline[local]' brings all there are"
+    return StartError(f"needs the module {error.name}, which is not installed here ({remedy})")

@@ -202,7 +202,8 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
     engine = engines.target(target)
     if mask is None:
         mask = every_second(engine.num_layers)
-        _log.warning("skip leaves out every second layer; `paceline tune-skip` finds a better set")
+        better = "`paceline train skip-mask` finds a better set"
+        _log.warning("skip leaves out every second layer; %s", better)
     drafter = SkipDrafter(
         engine,
         mask,

@@ -23,14 +23,13 @@ class DrafterSettings(WorkerSettings):
         None,
         title="model and device",
         description="draft model of the methods `model`, `graph` and `text`: "
-        "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
-        "wrote, or smollm2-135m-instruct-draft; of `eagle`: the folder of an EAGLE-3 head, or "
-        "smollm2-135m-instruct-eagle",
+        "Hugging Face id, folder with safetensors, or .gguf file; of `eagle`: the folder of an "
+        "EAGLE-3 head, or smollm2-135m-instruct-eagle",
     )
     draft_base: str | None = Field(
         None,
-        description="model that a distilled draft model or a head was made from, where that is "
-        "not found by the name it had then",
+        description="target of a head, where that is not found by the name it had when the head "
+        "was made",
     )
     target: str | None = Field(
         None,
@@ -68,7 +67,7 @@ class DrafterSettings(WorkerSettings):
         None,
         title="n-grams",
         description="n-gram file of the target for `ngram`: what it says after a few tokens, a "
-        "file that `paceline learn-ngrams` wrote, or smollm2-135m-instruct-ngrams",
+        "file that `paceline train ngrams` wrote, or smollm2-135m-instruct-ngrams",
     )
     ngram_nodes: int = Field(
         12,
@@ -181,7 +180,7 @@ class DrafterSettings(WorkerSettings):
     skip_mask: Path | None = Field(
         None,
         title="layer skipping",
-        description="file from `paceline tune-skip`: the sub-layers that `skip` leaves out; "
+        description="file from `paceline train skip-mask`: the sub-layers that `skip` leaves out; "
         "left out: every second layer",
     )
     skip_threshold: float = Field(
@@ -209,7 +208,7 @@ class DrafterSettings(WorkerSettings):
         None,
         title="look-ahead",
         description="look-ahead embeddings of the method `lookahead`: a file that "
-        "`paceline train-lookahead` wrote, or smollm2-135m-instruct-lookahead",
+        "`paceline train lookahead` wrote, or smollm2-135m-instruct-lookahead",
     )
     lookahead_riding: bool = Field(
         True,

@@ -1,6 +1,6 @@
 """The n-gram file of a target: what it says after one token, and after one to four.
 
-Made by `paceline learn-ngrams`, read by the drafter `ngram`. The standard library alone.
+Made by `paceline train ngrams`, read by the drafter `ngram`. The standard library alone.
 
     8 bytes    magic
     u32, u32   version; bytes of the header
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.shipped import shipped
 from services.runtime.atomic_file import replacing
 
 MAGIC = b"PLNGRAM\0"
@@ -50,8 +51,6 @@ LARGEST_VOCABULARY = 1 << 22
 LARGEST_WEIGHT = 64.0
 NO_FILE = "none"
 """Asked for in place of a file: none at all."""
-SHIPPED = {"smollm2-135m-instruct-ngrams": "ngrams/smollm2-135m-instruct/ngrams.bin"}
-"""Files that come with Paceline, in the folder of drafters."""
 _HEAD, _DIGEST = struct.Struct("<8sII"), 32
 _CODES_PER_BIT = 20.0
 _SUPPORTS_PER_BIT = 16.0
@@ -151,10 +150,11 @@ class Lesson:
 
 
 def ngrams_path(name: str) -> Path:
-    """Where the file of a name is: one that comes with Paceline, or a path."""
-    if name not in SHIPPED:
-        return Path(name).expanduser()
-    return Path(__file__).parents[1] / "drafter" / SHIPPED[name]
+    """Where the file of a name is: one that comes with Paceline, or a path.
+
+    Raises StartError for one that comes with Paceline and is not installed.
+    """
+    return shipped("ngrams", name) or Path(name).expanduser()
 
 
 def save_ngrams(path: Path, file: NgramFile) -> None:

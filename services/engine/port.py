@@ -38,8 +38,6 @@ class Capability(Enum):
     """What `SelfDrafting` describes."""
     HIDDEN_STATES = auto()
     """What `HiddenStates` describes."""
-    WHOLE_VOCABULARY = auto()
-    """A column of logits for each token of the vocabulary, so a distribution to judge by."""
 
 
 class KVCache(Protocol):

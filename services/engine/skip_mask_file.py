@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.contract.errors import StartError
 from services.engine.checkpoint.files import require_weights, weights_digest
-from services.engine.native.described import Kind, read_described
 from services.engine.skip_mask import SkipMask
 from services.runtime.atomic_file import replacing
 
-KIND = Kind("paceline-skip-mask", 1, "a skip mask's")
+FORMAT, VERSION = "paceline-skip-mask", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class MaskFile:
 def write_mask(path: Path, content: MaskFile) -> None:
     """Write the file, whole or not at all."""
     described = {
-        "format": KIND.format,
-        "version": KIND.version,
+        "format": FORMAT,
+        "version": VERSION,
         "model": {"name": content.model, "weights": content.weights},
         "layers": content.mask.layers,
         "skip": {
@@ -55,10 +55,23 @@ def write_mask(path: Path, content: MaskFile) -> None:
 
 def read_mask(path: Path) -> MaskFile:
     """The content of a mask's file; StartError, one line, for anything broken."""
-    return read_described(f"skip mask {path}", path, KIND, _content)
+    try:
+        return _content(json.loads(path.read_text()))
+    except OSError as error:
+        raise StartError(f"skip mask {path}: {error.strerror}") from error
+    except KeyError as error:
+        raise StartError(f"skip mask {path}: {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise StartError(f"skip mask {path}: {error}".splitlines()[0]) from error
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise StartError(f"skip mask {path}: not a skip mask's") from error
 
 
 def _content(described: Any) -> MaskFile:
+    if described["format"] != FORMAT:
+        raise ValueError(f"format {described['format']!r} is not {FORMAT!r}")
+    if described["version"] != VERSION:
+        raise ValueError(f"version {described['version']!r}; this Paceline reads {VERSION}")
     name, weights = described["model"]["name"], described["model"]["weights"]
     if not (isinstance(name, str) and isinstance(weights, str) and weights):
         raise ValueError("model lacks its name or its weights")

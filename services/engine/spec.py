@@ -22,9 +22,8 @@ class ModelSpec:
 
     `dtype`: `int8` rounds weights, and what they are multiplied with, so it is for models that
     draft, on CPUs. `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
-    folder of a distilled drafter, or an alias of `loading`. `base`: the model
-    that such a drafter was distilled from, where that is not found by the name
-    the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
+    folder of a head, or a name of `files`. `base`: the target of a head, where that is not found
+    by the name the head gives. `kv_capacity_tokens` None: what a cautious share of the
     free memory holds. `cache_dir`: where converted weights are kept.
     `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,

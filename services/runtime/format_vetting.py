@@ -294,7 +294,8 @@ class _Child:
 
 def _command(handle: int, bounds: Bounds) -> list[str]:
     given = (handle, os.getpid(), bounds.seconds, bounds.memory)
-    return [sys.executable, "-m", "services.runtime.format_vetting_child", *map(str, given)]
+    # -P: a folder named like one of our packages must not be imported from here.
+    return [sys.executable, "-P", "-m", "services.runtime.format_vetting_child", *map(str, given)]
 
 
 def _closing() -> Draining:

@@ -1,1 +1,11 @@
-"""What is learned of a target: drafts, look-ahead embeddings, n-grams, masks."""
+"""What is learned of a target: n-gram files, heads, look-ahead embeddings, skip masks.
+
+Each kind is `paceline train KIND` over one pipeline; a folder has what is a kind's own.
+
+options    what is asked of each kind
+checks     what is refused before any work: the job
+writing    the target writes texts, with its distribution at every token; texts, series: kept
+material   texts to learn from, and those held out
+trainer    steps of AdamW with checkpoints and a curve; learning: what is minimised and measured
+card       the finished thing's card and curve, put into place as a whole
+"""

@@ -7,6 +7,7 @@ as evaluation sets have them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,3 +65,29 @@ def _turns(path: Path, option: str, number: int, line: str) -> tuple[str, ...]:
 
 def _single(entry: dict[str, str]) -> str:
     return entry["prompt"] if "prompt" in entry else entry["text"]
+
+
+def read_openings(path: Path) -> list[str]:
+    """Beginnings of prompts, one a line; an empty line stands for none at all.
+
+    Raises StartError for a file that cannot be read or is empty.
+    """
+    lines = lines_of(path, "--openings")
+    if not lines:
+        raise StartError(f"--openings: {path} is empty")
+    return lines
+
+
+def normalised(text: str) -> str:
+    """A text in lower case, every run of white space one space."""
+    return " ".join(text.casefold().split())
+
+
+def overlapping(prompts: Sequence[str], excluded: Iterable[str]) -> list[int]:
+    """Places of the prompts that contain an excluded one, whatever case and white space."""
+    needles = {normalised(text) for text in excluded} - {""}
+    return [
+        place
+        for place, prompt in enumerate(map(normalised, prompts))
+        if any(needle in prompt for needle in needles)
+    ]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.contract.errors import StartError
 from services.contract.types import Role, VerifierCommand, VerifierEvent
 from services.engine import start
 from services.engine.lending import Lending
-from services.engine.port import Capability, Engine
+from services.engine.port import Engine
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
 from services.runtime.core_thread import CoreThread
@@ -78,12 +77,7 @@ def make_host(
     `thread`: one to share with a drafter on the same engine; `lending`: where that
     drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
     `structures`: what it compiles with, too.
-
-    Raises `StartError` for a distilled drafter: it knows only a part of the
-    vocabulary, so it has no law to judge by.
     """
-    if Capability.WHOLE_VOCABULARY not in engine.capabilities:
-        raise StartError(f"target: {engine.model_id} is a distilled drafter, not a whole model")
     structures = structures or structures_of(engine, settings.vetting())
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,

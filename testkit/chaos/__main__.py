@@ -1,6 +1,7 @@
 """Faults on a cluster of real processes under load, and a soak.
 
     python -m testkit.chaos --faults 500 --sessions 200     what must hold through faults
+    python -m testkit.chaos --forms --sessions 500          answers with JSON schemas
     python -m testkit.chaos --soak 5000                     what short generations leave behind
 
 Two verifiers, drafters and orchestrators and a store, each behind a proxy. With --store cluster
@@ -11,9 +12,10 @@ first fault; of the others every token that anybody heard with what the session 
 Without --target, tiny random models, and in float32 the texts of STANDARD and BLOCK must have the
 target's exact distribution. With --batch-invariant verifiers compute in bfloat16, half of the
 sessions is greedy and the other half coupled, and each token must be that of plain decoding; with
---dtype bfloat16 alone, to see what the mode is for, some are not. The exit status is 1 where
-anything did not hold; the same --seed deals the same faults. Ctrl-C ends it with a report of what
-was seen.
+--dtype bfloat16 alone, to see what the mode is for, some are not. With --forms every session has
+one of ten JSON schemas and is drafted and verified in one of eight ways; each is broken off in the
+middle and resumed, read by `json` and checked by `jsonschema`. The exit status is 1 where anything
+did not hold; the same --seed deals the same faults. Ctrl-C ends it with a report of what was seen.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from bench.output import say, table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.contract.errors import StartError
 from testkit.chaos.faults import KINDS, kinds_on
+from testkit.chaos.forms import METHODS, form_cases
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.report import content, show
@@ -92,6 +95,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help=f"only this one, or these; left out: all of\n{', '.join(KINDS)}",
     )
+    made.add_argument(
+        "--forms", action="store_true", help="sessions whose answer has a JSON schema"
+    )
     made.add_argument("--soak", type=int, default=0, help="so many generations, and no fault")
     made.add_argument(
         "--tls", action="store_true", help="mutual TLS on every connection but the store's"
@@ -148,15 +154,20 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     plan = ChaosPlan(given.seed, *bounds, kinds=tuple(given.kind or ()))
     if unfit := set(plan.kinds) - set(kinds_on(given.store)):
         raise StartError(f"--store {given.store} has no {', '.join(sorted(unfit))}")
-    ways = SAME_TEXT if given.batch_invariant else WAYS
     with Cluster(_layout(given, target, draft)) as cluster:
-        chaos = Chaos(cluster, cases(given.tokens, ways), plan, say)
+        chaos = Chaos(cluster, _cases(given, draft), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
     if not given.target and _dtype(given) == FLOAT32 and outcome.drawn:
         _judge_law(outcome, target, draft)
     show(plan, outcome)
     _write(given.json, content(plan, outcome))
     return 1 if outcome.violations else 0
+
+
+def _cases(given: argparse.Namespace, draft: str) -> list[Case]:
+    if given.forms:
+        return form_cases(given.seed, drafted=bool(draft))
+    return cases(given.tokens, SAME_TEXT if given.batch_invariant else WAYS)
 
 
 def computing(given: argparse.Namespace) -> tuple[str, ...]:
@@ -182,7 +193,7 @@ def _layout(given: argparse.Namespace, target: str, draft: str) -> Layout:
         store=given.store,
         store_program=given.store_program,
         verifier_flags=(*computing(given), *grace),
-        drafter_flags=grace,
+        drafter_flags=(*grace, *(("--method", METHODS) if given.forms and draft else ())),
         orchestrator_flags=flags,
     )
 

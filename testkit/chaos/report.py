@@ -48,6 +48,7 @@ def content(plan: ChaosPlan, outcome: ChaosResult) -> dict[str, Any]:
         "sessions": outcome.sessions,
         "tokens": outcome.tokens,
         "law": outcome.law,
+        "formed": asdict(outcome.formed),
         "leaves": [asdict(one) for one in outcome.leaves],
         "violations": outcome.violations,
         "kinds": [
@@ -73,6 +74,12 @@ def show(plan: ChaosPlan, outcome: ChaosResult) -> None:
     )
     columns = ("times", "sessions met", "pause p50 ms", "p95 ms", "longest ms")
     console.print(table(title, columns, [_cells(row) for row in rows(outcome)]))
+    if (formed := outcome.formed).sessions:
+        console.print(
+            f"{formed.sessions} answers of JSON schemas: {formed.resumed} resumed in the middle, "
+            f"{formed.moved} by more than one verifier; {formed.accepted} of {formed.drafted} "
+            "draft tokens accepted"
+        )
     for line in left(outcome):
         console.print(line)
     for line in outcome.law:

@@ -11,7 +11,7 @@ from paceline import Client, Event, PacelineError
 
 from testkit.chaos.faults import KINDS, deck, kinds_on
 from testkit.chaos.health import left_behind
-from testkit.chaos.listener import Listener
+from testkit.chaos.listener import Listener, until
 from testkit.chaos.scene import Leave, Scene
 from testkit.chaos.site import Cluster
 from testkit.chaos.transcript import Case, Drawn, Strike, Transcript
@@ -21,6 +21,7 @@ _OVERLAPPING = 0.15
 _LONGEST_BREATH = 0.5
 _BARE_EVERY = 4
 """One session in so many is asked for without the client library."""
+_AWAY_SECONDS = 0.05, 0.5
 _TELL_EVERY = 10
 _SESSION_SECONDS = 300.0
 _OPEN = ("active", "paused")
@@ -44,6 +45,28 @@ class ChaosPlan:
 
 
 @dataclass
+class Formed:
+    """Sessions with a response format; of them those broken off and resumed, or moved.
+
+    `moved`: had more than one verifier. `drafted`, `accepted`: tokens.
+    """
+
+    sessions: int = 0
+    resumed: int = 0
+    moved: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def note(self, listener: Listener) -> None:
+        """One that has ended."""
+        heard = [one.transcript for one in listener.chain]
+        self.sessions += 1
+        self.moved += len({name for one in heard for name in one.verifiers}) > 1
+        self.drafted += sum(one.drafted for one in heard)
+        self.accepted += sum(one.accepted for one in heard)
+
+
+@dataclass
 class ChaosResult:
     """What happened. `violations`: each one line; empty = all that is promised held."""
 
@@ -61,6 +84,7 @@ class ChaosResult:
     """
     law: list[str] = field(default_factory=list)
     """What was found of their distribution, a line for each rule; empty = nobody looked."""
+    formed: Formed = field(default_factory=Formed)
 
 
 async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:
@@ -85,8 +109,20 @@ def departures(listener: Listener, stored: Transcript) -> list[str]:
     if not listener.complete:
         return listener.differences(listener.transcript)
     got, wanted = len(stored.token_ids), listener.case.options["max_tokens"]
-    short = [] if got == wanted else [f"{got} tokens instead of {wanted} are stored"]
+    whole = listener.case.problem is not None or got == wanted
+    short = [] if whole else [f"{got} tokens instead of {wanted} are stored"]
     return [*short, *stored.faults, *listener.differences(stored)]
+
+
+def unlike_its_form(listener: Listener) -> list[str]:
+    """Why an answer is not of its response format, or did not end by itself."""
+    problem = listener.case.problem
+    ends = [one.transcript for one in listener.chain if one.transcript.complete]
+    if problem is None or not ends:
+        return []
+    text, reason = str(ends[-1].text), ends[-1].finish_reason
+    found = [] if reason == "stop" else [f"its finish reason is {reason}"]
+    return [*found, f"{why}: {text!r}"] if (why := problem(text)) else found
 
 
 class Chaos:
@@ -130,7 +166,7 @@ class Chaos:
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
 
-    async def _disturb(self, until: float) -> None:
+    async def _disturb(self, last: float) -> None:
         try:
             kinds = self._plan.kinds or kinds_on(self._scene.cluster.layout.store)
             for kind in deck(self._scene.rng, kinds):
@@ -142,7 +178,7 @@ class Chaos:
                 self._outcome.counts[kind] += 1
                 self._tell()
                 enough = self._outcome.counts.total() >= self._plan.faults
-                if enough or self._stopped or time.monotonic() > until:
+                if enough or self._stopped or time.monotonic() > last:
                     break
         finally:
             self._over = True
@@ -182,6 +218,9 @@ class Chaos:
         self._scene.listeners.add(listener)
         found = await self._ended(listener)
         self._scene.listeners.discard(listener)
+        if case.problem is not None:
+            self._outcome.formed.note(listener)
+            found += unlike_its_form(listener)
         if case.same_text:
             found += listener.differences(self._texts[which])
         else:
@@ -192,10 +231,28 @@ class Chaos:
     async def _ended(self, listener: Listener) -> list[str]:
         try:
             async with asyncio.timeout(_SESSION_SECONDS):
+                if listener.case.problem is not None:
+                    await self._break_off(listener)
                 await listener.end()
         except TimeoutError:
             return [f"no end in {_SESSION_SECONDS:.0f} s"]
         return []
+
+    async def _break_off(self, listener: Listener) -> None:
+        """Break the reading off in the middle, and resume it, at another orchestrator.
+
+        The session gets a new owner, which opens it on a verifier again: what is allowed next is
+        found anew from the tokens.
+        """
+        tokens = self._choice.randint(1, listener.case.early)
+        await until(lambda: listener.transcript.next >= tokens or listener.done, timeout=None)
+        if listener.done or listener.second is not None:
+            return
+        if listener.bare is not None:
+            listener.bare.leave(self._choice.uniform(*_AWAY_SECONDS))
+        else:
+            listener.take_over(self._scene.takeover_client(self._choice.randrange(2)))
+        self._outcome.formed.resumed += 1
 
     async def _against_the_store(self, client: Client, listener: Listener, index: int) -> list[str]:
         """What was heard of a text left to chance, against what the session has at last."""
@@ -205,7 +262,7 @@ class Chaos:
             )
         except PacelineError as error:
             return [f"its text cannot be read again: {type(error).__name__}: {error}"]
-        if listener.complete and index < self._plan.sessions:
+        if listener.complete and index < self._plan.sessions and listener.case.problem is None:
             self._outcome.drawn.append(Drawn.by(listener.case, stored.token_ids))
         return departures(listener, stored)
 

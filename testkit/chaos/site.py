@@ -10,8 +10,8 @@ from typing import Any, Self
 import grpc
 from paceline import Client
 
-from services.cluster.models import is_distilled
 from services.cluster.supervisor import ProcessSpec
+from services.engine.checkpoint.heads import is_head
 from testkit.chaos.member import Member
 from testkit.chaos.mutual_tls import MutualTls
 from testkit.chaos.proxy import Network
@@ -58,7 +58,7 @@ class Layout:
             return ["--target", self.target, "--threads", "1", *self.verifier_flags]
         if role == DRAFTER:
             model = ["--draft", self.draft, "--threads", "1"] if self.draft else []
-            base = ["--draft-base", self.target] if is_distilled(self.draft) else []
+            base = ["--draft-base", self.target] if is_head(self.draft) else []
             return [*model, *base, *self.drafter_flags]
         return list(self.orchestrator_flags)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -16,10 +16,16 @@ _BY_CHANCE = ("standard", "block")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One generation to ask for; `options` as `Client.generate` takes them."""
+    """One generation to ask for; `options` as `Client.generate` takes them.
+
+    With a response format `problem` says in a line why a text is no answer, empty if it is one, and
+    `early` tokens are well before the end of the shortest answer.
+    """
 
     prompt: str
     options: Mapping[str, Any]
+    problem: Callable[[str], str] | None = None
+    early: int = 0
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -93,6 +99,8 @@ class Transcript:
     drafter: str = ""
     verifiers: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
+    drafted: int = 0
+    accepted: int = 0
     heard_at: float = 0.0
     strikes: list[Strike] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -125,6 +133,8 @@ class Transcript:
             self.drafter = stats.drafter or self.drafter
             self.verifiers |= {stats.verifier} - {""}
             self.drafters |= {stats.drafter} - {""}
+            self.drafted += stats.draft_tokens
+            self.accepted += stats.accepted_tokens
 
     def strike(self, kind: str) -> Strike:
         """Note a fault that meets the session now."""

@@ -1,4 +1,4 @@
-"""A Python without vLLM for `research.device.on_vllm`: the native engine stands in for it."""
+"""A Python without vLLM for `bench.device.on_vllm`: the native engine stands in for it."""
 
 import sys
 from dataclasses import replace
@@ -18,7 +18,7 @@ def python(folder: Path) -> str:
 
 def main() -> None:
     """Answer as the process with vLLM does."""
-    from research.device import on_vllm
+    from bench.device import on_vllm
     from services.engine.native import NativeEngine
     from services.engine.vllm import loading
 

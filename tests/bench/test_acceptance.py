@@ -5,11 +5,15 @@ from itertools import product
 import pytest
 import torch
 
-from bench.prompts import BenchPrompt
-from research.acceptance import _of_length, chained, show
-from research.accepted_lengths import Pair, Study, answers, block_survival, standard_survival
-from research.answered import answered
-from research.thinned_draft import Text
+from bench.acceptance import _of_length, chained, show
+from bench.accepted_lengths import (
+    Pair,
+    Study,
+    Text,
+    answers,
+    block_survival,
+    standard_survival,
+)
 from services.engine.native import NativeEngine
 from tests.models import tiny_model
 
@@ -86,13 +90,3 @@ def test_the_report_has_a_line_for_each_length():
     assert "0.100 ± 0.000" in lines[2]
     assert "2.100/1.700" in lines[-1]
     assert "1.900/1.900" in lines[-1]
-
-
-def test_the_target_s_answers_are_its_greedy_ones_up_to_their_most_tokens():
-    engine = NativeEngine.from_model(tiny_model("llama", seed=1), check=False)
-    prompts = [BenchPrompt(1, "qa", "", (5, 6, 7)), BenchPrompt(2, "rag", "", (8, 9))]
-    short, long = answered(engine, prompts, 3), answered(engine, prompts, 6)
-    assert [(one.category, one.prompt) for one in long] == [("qa", (5, 6, 7)), ("rag", (8, 9))]
-    assert all(1 <= len(one.answer) <= 3 for one in short)
-    for few, many in zip(short, long, strict=True):
-        assert few.answer == many.answer[: len(few.answer)]

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from research.agreement import chosen, measure, parser, show
-from services.training.eagle.head import fresh_head, shape_of
-from services.training.eagle.stored import HeadTarget, save_head
+from bench.agreement import chosen, measure, parser, show
+from services.training.head.head import fresh_head, shape_of
+from services.training.head.stored import HeadTarget, save_head
 from tests.models import tiny_model_folder
 
 

@@ -2,22 +2,23 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from research.device import __main__ as command
-from research.device import check as module
-from research.device.check import check, natively
-from research.device.on_vllm import by_vllm
-from research.device.shapes import (
+from bench.device import __main__ as command
+from bench.device import check as module
+from bench.device.check import check, natively
+from bench.device.on_vllm import by_vllm
+from bench.device.shapes import (
     SHAPES,
     bytes_per_token,
     random_model,
     save_without_weights,
     weight_bytes,
 )
-from research.device.speed import Wanted, speed
+from bench.device.speed import BLOCKS, Wanted, speed
 from services.contract.errors import StartError
 from services.engine.native import NativeEngine
 from services.engine.native.device_memory import weight_bytes as bytes_of
@@ -72,11 +73,11 @@ def test_rows_that_read_wrong_pages_are_found(tiny, monkeypatch):
 def test_steps_are_timed_beside_the_floor(tiny):
     wanted = Wanted("tiny", "float32", "cpu", 1, (1, 3), text=70, repeats=1)
     timings = speed(NativeEngine.taking(tiny, wanted.spec("tiny")), wanted, "cpu")
-    assert [timing.name.split(",")[0] for timing in timings[:4]] == ["1 sessions"] * 2 + [
-        "3 sessions"
-    ] * 2
+    assert [timing.name for timing in timings[:-1]] == [
+        f"{count} x {block}" for count in (1, 3) for block in BLOCKS
+    ]
     assert all(timing.ms > 0 and timing.floor_ms > 0 for timing in timings)
-    assert timings[2].floor_ms > timings[0].floor_ms
+    assert timings[len(BLOCKS)].floor_ms > timings[0].floor_ms
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -90,16 +91,15 @@ def test_the_floor_counts_what_an_engine_holds(tiny, dtype):
     assert bytes_per_token("tiny", dtype, "cpu") == cache.bytes_per_token
 
 
-def test_a_part_that_is_not_the_model_is_told_where_it_is_taken_apart(tiny):
-    wanted = Wanted("tiny", "float32", "cpu", 1, (1,), text=70, repeats=1)
+def test_a_step_is_taken_apart_where_that_is_asked_for(tiny):
+    wanted = Wanted("tiny", "float32", "cpu", 1, (1,), text=70, repeats=1, profile=True)
     engine = NativeEngine.taking(tiny, wanted.spec("tiny"))
-
-    def own(step):
-        step()
-        return 0.5
-
-    assert {timing.own_ms for timing in speed(engine, wanted, "cpu", own)} == {0.5}
-    assert {timing.own_ms for timing in speed(engine, wanted, "cpu")} == {None}
+    for timing in speed(engine, wanted, "cpu"):
+        assert "tottime" in timing.profile
+        assert "aten::" in timing.profile
+    plain = speed(engine, replace(wanted, profile=False), "cpu")
+    assert {timing.profile for timing in plain} == {""}
+    assert engine.kv_tokens_used == 0
 
 
 def test_the_largest_shape_is_saved_in_kilobytes(tmp_path):
@@ -134,6 +134,13 @@ def test_the_command_ends_with_1_where_something_is_wrong(monkeypatch, tmp_path,
     command.main()
     assert "WRONG" not in capsys.readouterr().out
     assert json.loads(report.read_text())["right"]
+    steps = ["device", "--steps-only", "--shape", "tiny", "--sessions", "1", "--text", "70"]
+    monkeypatch.setattr(sys, "argv", steps)
+    command.main()
+    shown = capsys.readouterr().out
+    assert "1 x a tree of 10" in shown
+    assert "on the CPU" not in shown
+    monkeypatch.setattr(sys, "argv", arguments)
     wrong = [finding._replace(figure=9.0) for finding in check_of_one()]
     monkeypatch.setattr(command, "check", lambda *_: wrong)
     with pytest.raises(SystemExit) as ended:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from research.near_ties import BLOCKS, compared, measure, parser, show
+from bench.near_ties import BLOCKS, compared, measure, parser, show
 from tests.models import tiny_model_folder
 
 

@@ -1,228 +1,127 @@
-"""`paceline plan`: what it is told, what a bench tells it, and what it foretells."""
+"""`paceline plan`: nodes and prices are the arithmetic of what a bench measured."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from bench.plan.capacity import Planner, Ratio
-from bench.plan.main import run_plan
-from bench.plan.measured import read_bench
-from bench.plan.options import PlanOptions, costs_of
-from bench.simulation import PLAIN, Independent, Runs, Scenario, Simulation, StepTime, simulate
-from orchestrator.core.events import Persist
+from bench.plan import PlanOptions, cheapest, offer, read_bench, run_plan
 from tests.console.typed import paceline
 
-GIVEN = PlanOptions(
-    draft_ms=5.0, verify_ms=30.0, plain_ms=28.0, acceptance="0.8", hop_ms=0.5, pacing="eager",
-    tokens=32,
-)  # fmt: skip
-QUICK = replace(GIVEN, tokens=12)
+
+def answer(tokens: int, first_s: float, token_ms: float) -> dict:
+    total = first_s + 1e-3 * token_ms * (tokens - 1)
+    return {"tokens": tokens, "first_token_s": first_s, "total_s": total, "rounds": []}
 
 
-def planner(options: PlanOptions) -> Planner:
-    return Planner(options, costs_of(options))
-
-
-# --- what is foretold -----------------------------------------------------------------
-
-
-def test_plain_decoding_and_the_gain_are_those_of_the_simulator():
-    plain, eager = (planner(GIVEN).expected(pacing) for pacing in (PLAIN, "eager"))
-    assert (plain.pacing, plain.speed_up, plain.drafter_use) == (PLAIN, 1.0, 0.0)
-    assert plain.ms_per_token == pytest.approx(28.0 + 2 * 0.5 + 0.05, rel=0.01)
-    own = Scenario(
-        pacing="eager", text=Independent(0.8), verify=StepTime(28.0, several_ms=30.0),
-        draft=StepTime(5.0), hop_ms=0.5, sessions=24, tokens=32, cpu_ms=0.05,
-    )  # fmt: skip
-    assert eager.ms_per_token == simulate(own).ms_per_token
-    assert eager.speed_up == pytest.approx(plain.ms_per_token / eager.ms_per_token)
-
-
-def test_the_round_trip_at_which_speculation_stops_paying_is_where_the_gain_is_lost():
-    trip = planner(QUICK).stops_paying("eager")
-    assert trip is not None
-    assert 10.0 < trip < 1000.0
-    base = Scenario(
-        pacing="eager", text=Independent(0.8), verify=StepTime(28.0, several_ms=30.0),
-        draft=StepTime(5.0), hop_ms=0.5, sessions=10, tokens=12, cpu_ms=0.05,
-    )  # fmt: skip
-    plain = planner(QUICK).expected(PLAIN).ms_per_token
-    near = simulate(replace(base, drafter_hop_ms=0.4 * trip)).ms_per_token
-    far = simulate(replace(base, drafter_hop_ms=0.6 * trip)).ms_per_token
-    assert plain / near > 1.02 > plain / far
-
-
-def test_a_drafter_that_is_never_right_pays_at_no_distance():
-    assert planner(replace(QUICK, acceptance="0")).stops_paying("eager") == 0.0
-
-
-def test_a_slow_drafter_is_shared_by_nobody_and_a_fast_one_feeds_many():
-    slow = planner(replace(QUICK, sessions=4, draft_ms=8.0, draft_session_ms=8.0)).ratio("eager")
-    assert slow.verifiers == 1
-    assert slow.drafters > 1
-    fast = planner(replace(QUICK, draft_ms=0.2)).ratio("eager")
-    assert fast.drafters == 1
-    assert fast.verifiers > 4
-
-
-def test_a_drafter_feeds_fewer_when_each_session_costs_it_more():
-    cheap, dear = (
-        planner(replace(QUICK, tokens=8, draft_ms=1.0, draft_session_ms=each)).ratio("eager")
-        for each in (0.5, 4.0)
-    )
-    assert cheap.verifiers > dear.verifiers
-
-
-def test_what_is_foretold_stands_in_the_output_with_every_assumption(capsys):
-    assert run_plan(replace(QUICK, as_json=True)) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["pacing"] for one in told["expected"]] == [PLAIN, "eager"]
-    assert told["ratio"].keys() == set(Ratio.__slots__)
-    assert any("--verify-row-ms" in line for line in told["assumptions"])
-    assert not any("--plain-ms" in line for line in told["assumptions"])
-    assert told["best"] == "eager"
-    assert run_plan(QUICK) == 0
-    shown = capsys.readouterr().out
-    assert "round trip to the drafter" in shown
-    assert all(line in shown.replace("\n", "") for line in told["assumptions"])
-
-
-# --- what is given --------------------------------------------------------------------
-
-
-def test_one_rate_means_independent_places_and_several_mean_runs():
-    assert costs_of(GIVEN).text == Independent(0.8)
-    assert costs_of(replace(GIVEN, acceptance="0.6,0.8,0.9")).text == Runs(0.6, pytest.approx(0.85))
-
-
-def test_a_table_stands_for_the_rows():
-    verify = costs_of(replace(GIVEN, verify_ms=None, verify_table="1:30,8:34,64:90")).verify
-    assert [verify.at(1, rows) for rows in (1, 8, 36, 64)] == [30, 34, 62, 90]
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({"draft_ms": None}, "--draft-ms is needed"),
-        ({"verify_ms": None}, "--verify-ms is needed"),
-        ({"acceptance": ""}, "--acceptance is needed"),
-        ({"draft_ms": 0.0}, "--draft-ms: 0 is not between 0.001 and 1e+06"),
-        ({"verify_ms": -3.0}, "--verify-ms: -3 is not between"),
-        ({"verify_row_ms": float("nan")}, "--verify-row-ms: nan is not between 0 and"),
-        ({"hop_ms": float("inf")}, "--hop-ms: inf is not between 0 and"),
-        ({"acceptance": "1.2"}, "--acceptance: 1.2 is not between 0 and 1"),
-        ({"acceptance": "often"}, "--acceptance: 'often' is no list of numbers"),
-        ({"acceptance": ","}, "--acceptance: no number between 0 and 1"),
-        ({"sessions": 0}, "--sessions: 0 is not between 1 and 256"),
-        ({"num_speculative_tokens": 65}, "--num-speculative-tokens: 65 is not between 1 and 64"),
-        ({"tokens": 1}, "--tokens: 1 is not between 2 and 4096"),
-        ({"pacing": "eager,hasty"}, "--pacing: 'hasty' is not one of"),
-        ({"verify_table": "8:30,1:20"}, "--verify-table: rows begin at 1 or more and grow"),
-        ({"verify_table": "1=20"}, "--verify-table: '1=20' is no list of ROWS:MS"),
-        ({"verify_table": "1:0"}, "--verify-table: 0 is not between 0.001"),
-    ],
-)
-def test_a_wrong_number_is_one_line_that_names_its_flag(changed, complaint, capsys):
-    assert run_plan(replace(GIVEN, **changed)) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"paceline plan: {complaint}")
-    assert told.count("\n") == 1
-
-
-def test_the_command_passes_its_flags_on():
-    given = ["--draft-ms", "5", "--verify-ms", "30", "--acceptance", "0.8", "--sessions", "300"]
-    found = paceline("plan", *given)
-    assert found.exit_code == 1
-    assert "--sessions: 300 is not between 1 and 256" in found.output
-
-
-# --- what a bench measured ------------------------------------------------------------
-
-
-def bench_of(scenario: Scenario) -> dict:
-    """JSON as `paceline bench` writes it, of what the simulator did."""
-    trials = []
-    for pacing in (PLAIN, scenario.pacing):
-        simulation = Simulation(replace(scenario, pacing=pacing), record=True)
-        simulation.run()
-        results = [{"rounds": rounds_of(session)} for session in simulation.ended_sessions]
-        trials.append({"configuration": pacing, "results": results})
-    return {"setting": {"concurrency": scenario.concurrency}, "trials": trials}
-
-
-def rounds_of(session) -> list[dict]:
-    names = (
-        "draft_tokens", "accepted_tokens", "draft_ms", "verify_ms", "queue_ms", "round_ms",
-        "batch_size", "discarded_tokens",
-    )  # fmt: skip
-    return [
-        {name: getattr(action.commit.record, name) for name in names}
-        for _, actions in session.account.turns
-        for action in actions
-        if isinstance(action, Persist)
-    ]
-
-
-MEASURED = Scenario(
-    pacing="eager", fallback=False, text=Runs(0.6, 0.85), draft=StepTime(6.0), hop_ms=1.5,
-    verify=StepTime(20.0, row_ms=0.5, several_ms=24.0), sessions=10, tokens=100,
-)  # fmt: skip
+def trial(way: str, sessions: int, token_ms: float, slow_ms: float) -> dict:
+    """Nineteen answers and a slow one, in a second for each session."""
+    results = [answer(11, 0.1, token_ms) for _ in range(19)] + [answer(11, 0.4, slow_ms)]
+    about = {"configuration": way, "concurrency": sessions, "wall_s": 20 / sessions}
+    return {**about, "results": results}
 
 
 @pytest.fixture
-def bench_json(tmp_path):
+def bench(tmp_path):
+    """11 tokens a second of one session, 44 of four; drafts bring twice as many."""
+    trials = [
+        trial("plain", 1, 30.0, 33.0),
+        trial("plain", 4, 40.0, 60.0),
+        {**trial("ngram thompson", 4, 20.0, 30.0), "wall_s": 2.5},
+    ]
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps(bench_of(MEASURED)))
+    path.write_text(json.dumps({"setting": {}, "trials": trials}))
     return path
 
 
-def test_costs_and_agreement_are_found_again_in_a_bench_s_json(bench_json):
-    found = read_bench(bench_json)
-    assert (found.sessions, found.plain_ms) == (1, pytest.approx(20.0))
-    assert found.verify_ms == pytest.approx(24.0)
-    assert (found.verify_row_ms, found.draft_ms) == (pytest.approx(0.5), pytest.approx(6.0))
-    assert found.hop_ms == pytest.approx(1.5)
-    assert found.text.after_miss == pytest.approx(0.6, abs=0.08)
-    assert found.text.after_hit == pytest.approx(0.85, abs=0.04)
+def options(bench, **changes) -> PlanOptions:
+    return replace(PlanOptions(source=(bench,)), **changes)
 
 
-def test_a_plan_from_a_bench_agrees_with_what_was_measured(bench_json):
-    foretold = planner(PlanOptions(source=bench_json)).expected("eager")
-    measured = simulate(replace(MEASURED, fallback=True))
-    assert foretold.ms_per_token == pytest.approx(measured.ms_per_token, rel=0.08)
+PRICED = {"verifier_price": 2.0, "tokens_per_s": 400.0}
 
 
-def test_what_several_sessions_at_a_time_cost_is_found_in_their_batches(tmp_path):
-    verify = StepTime(20.0, row_ms=0.0, session_ms=2.0, several_ms=24.0)
-    busy = replace(MEASURED, verify=verify, concurrency=4, sessions=12, tokens=60)
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps(bench_of(busy)))
-    found = read_bench(path)
-    assert (found.sessions, found.verify_session_ms) == (4, pytest.approx(2.0, rel=0.2))
-    assert found.plain_ms == pytest.approx(20.0, rel=0.1)
+def test_rates_and_percentiles_are_those_of_the_trials(bench):
+    one, four, drafts = read_bench(bench)
+    assert (one.way, one.sessions, one.tokens_per_s) == ("plain", 1, pytest.approx(11.0))
+    assert (four.tokens_per_s, drafts.tokens_per_s) == (pytest.approx(44.0), pytest.approx(88.0))
+    assert four.token_ms.p50 == pytest.approx(40.0)
+    assert 40.0 < four.token_ms.p95 < 60.0
+    assert 100.0 < one.first_ms.p95 < 400.0
 
 
-def test_a_given_number_counts_more_than_a_measured_one(bench_json):
-    costs = costs_of(PlanOptions(source=bench_json, draft_ms=9.0, acceptance="0.5", hop_ms=0.0))
-    assert (costs.draft.one_ms, costs.text) == (9.0, Independent(0.5))
-    assert (costs.hop_ms, costs.verify.several_ms) == (0.0, pytest.approx(24.0))
+def test_nodes_are_those_that_the_traffic_fills_and_the_price_is_theirs(bench):
+    asked = options(bench, **PRICED, spare_nodes=1, verifiers_per_node=2, other_price=0.5)
+    _, plain, drafts = (offer(one, asked) for one in read_bench(bench))
+    # 400 / 44 = 9.1: ten verifiers, five nodes, and a spare one.
+    assert (plain.verifier_nodes, plain.drafter_nodes, plain.hour) == (6, 0, 12.5)
+    assert (drafts.verifier_nodes, drafts.drafter_nodes, drafts.hour) == (4, 0, 8.5)
+    assert plain.million_tokens == pytest.approx(12.5e6 / (3600 * 400))
+    idle = offer(plain.measured, replace(asked, average_load=0.25))
+    assert idle.million_tokens == pytest.approx(4 * plain.million_tokens)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"trials": [3], "setting": {}}'])
+def test_drafters_apart_are_paid_for_by_ways_that_draft(bench):
+    asked = options(bench, **PRICED, drafter_price=1.0, verifiers_per_drafter=2)
+    _, plain, drafts = (offer(one, asked) for one in read_bench(bench))
+    assert (plain.drafter_nodes, plain.hour) == (0, 20.0)
+    assert (drafts.verifier_nodes, drafts.drafter_nodes, drafts.hour) == (5, 3, 13.0)
+
+
+def test_the_cheapest_keeps_every_goal(bench):
+    def best(**goals):
+        asked = options(bench, **PRICED, **goals)
+        found = cheapest([offer(one, asked) for one in read_bench(bench)])
+        return found and (found.measured.way, found.measured.sessions)
+
+    assert best() == best(goal_token_p50_ms=20.5) == ("ngram thompson", 4)
+    assert best(goal_token_p95_ms=19.0) is None
+    assert best(goal_first_p95_ms=99.0) is None
+    asked = options(bench, goal_token_p50_ms=35.0)
+    plain = [offer(one, asked) for one in read_bench(bench) if one.way == "plain"]
+    assert cheapest(plain).measured.sessions == 1
+
+
+def test_a_plan_says_what_it_found_and_what_it_takes_for_granted(bench, capsys):
+    assert run_plan(options(bench, **PRICED, currency="EUR")) == 0
+    told = capsys.readouterr().out
+    assert "EUR a million tokens" in told
+    assert "50% less than plain decoding" in told
+    assert "assumed: traffic is spread evenly" in told
+    assert run_plan(options(bench)) == 0
+    assert "2.00 times the tokens of plain decoding" in capsys.readouterr().out
+    content = json.loads(bench.read_text())
+    bench.write_text(json.dumps(content | {"trials": content["trials"][:1]}))
+    assert run_plan(options(bench)) == 0
+    assert "no drafts are cheaper than plain decoding" in capsys.readouterr().out
+    assert run_plan(options(bench, goal_token_p50_ms=1.0)) == 3
+    assert "nothing that was measured keeps the goals" in capsys.readouterr().out
+
+
+def test_json_has_every_offer(bench, capsys):
+    assert run_plan(options(bench, **PRICED, as_json=True)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["measured"]["way"] for one in told["offers"]] == ["plain"] * 2 + ["ngram thompson"]
+    assert told["best"] == told["offers"][2]
+    assert told["plain"]["hour"] == 20.0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"trials": [3], "setting": {}}', '{"trials": [{}]}']
+)
 def test_a_file_that_is_no_bench_is_one_line(tmp_path, capsys, content):
     path = tmp_path / "other.json"
     path.write_text(content)
-    assert run_plan(PlanOptions(source=path)) == 1
+    assert run_plan(PlanOptions(source=(path,))) == 1
     told = capsys.readouterr().err
     assert f"--from: {path} is no result of paceline bench" in told
     assert told.count("\n") == 1
 
 
-def test_a_bench_without_drafts_says_what_is_missing(tmp_path, capsys):
-    bench = bench_of(replace(MEASURED, sessions=1))
-    bench["trials"] = bench["trials"][:1]
-    path = tmp_path / "plain.json"
-    path.write_text(json.dumps(bench))
-    assert run_plan(PlanOptions(source=path)) == 1
-    assert "--draft-ms is needed" in capsys.readouterr().err
+def test_a_wrong_number_and_half_a_question_are_one_line_that_names_the_flag(bench):
+    wrong = paceline("plan", "--from", str(bench), "--average-load", "2")
+    assert "--average-load" in wrong.output
+    half = paceline("plan", "--from", str(bench), "--verifier-price", "2")
+    assert (half.exit_code, half.output.count("\n")) == (1, 1)
+    assert "--verifier-price and --tokens-per-s: a plan needs both" in half.output
+    assert paceline("plan").exit_code == 2

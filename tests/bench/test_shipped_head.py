@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.agreement import measure, parser
+from bench.agreement import measure, parser
 from services.cluster.models import DEMO_HEAD, DEMO_MODEL
 from services.engine.checkpoint.files import locate
 from services.engine.checkpoint.heads import is_head

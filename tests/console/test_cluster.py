@@ -12,7 +12,7 @@ from orchestrator.settings import OrchestratorSettings
 from services.cluster import local
 from services.cluster.beside import BesideSettings, drafter_settings
 from services.cluster.flags import Flags
-from services.cluster.models import DEMO_DRAFT, DEMO_HEAD
+from services.cluster.models import DEMO_HEAD
 from services.cluster.process import ProcessSettings
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import START_TIMEOUT_S
@@ -206,13 +206,6 @@ def test_the_faster_number_format_is_chosen_and_named(
     assert _model_spec(VerifierSettings(target="m", device=device)).dtype == "float32"
 
 
-def test_a_distilled_drafter_is_held_to_its_target(site, tmp_path):
-    (tmp_path / "draft.json").write_text("{}")
-    for draft in (str(tmp_path), DEMO_DRAFT):
-        drafter = settings_of(worker_specs(ClusterOptions(target="big", draft=draft), site)[1])
-        assert (drafter.draft, drafter.draft_base) == (draft, "big")
-
-
 def test_what_drafts_with_the_target_does_so_beside_it_on_every_core(site, tmp_path):
     mask = tmp_path / "mask.json"
     options = ClusterOptions(target="big", method="skip,ngram", skip_mask=mask, verifiers=2)
@@ -230,12 +223,12 @@ def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
     assert (drafter.method_names, drafter.lookahead) == (("lookahead",), "f.safetensors")
 
 
-def test_the_engine_is_that_of_both_roles_but_for_a_distilled_draft(site, monkeypatch):
+def test_the_engine_is_that_of_both_roles_but_for_a_head(site, monkeypatch):
     monkeypatch.setenv("PACELINE_ENGINE", "vllm")  # as vLLM's image has it
     options = ClusterOptions("big", draft="small", engine="vllm", pool=True)
     assert [settings_of(spec).engine for spec in worker_specs(options, site)] == ["vllm"] * 2
-    distilled = ClusterOptions("big", draft=DEMO_DRAFT, engine="vllm", pool=True)
-    engines = [settings_of(spec).engine for spec in worker_specs(distilled, site)]
+    with_a_head = ClusterOptions("big", draft=DEMO_HEAD, engine="vllm", pool=True)
+    engines = [settings_of(spec).engine for spec in worker_specs(with_a_head, site)]
     assert engines == ["vllm", "native"]
 
 
@@ -300,7 +293,7 @@ async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, d
     assert addresses == ["verifier-1:1", "drafter-1:1", "orchestrator:1"]
 
 
-@pytest.mark.parametrize("draft", [None, DEMO_DRAFT])
+@pytest.mark.parametrize("draft", [None, DEMO_HEAD])
 def test_a_drafter_that_vllm_does_not_run_heeds_no_variable_for_it(site, monkeypatch, draft):
     monkeypatch.setenv("PACELINE_ENGINE", "vllm")
     monkeypatch.setenv("PACELINE_EXECUTION", "compiled")

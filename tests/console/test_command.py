@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from paceline.__main__ import find_application
 
-from services.console.main import COMMANDS, PROCESSES
+from services.console.main import COMMANDS, PROCESSES, RENAMED, runner
 
 pytestmark = pytest.mark.processes
 
@@ -28,8 +30,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         f"print('loaded', sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    commands = ("up", "generate", "demo", "bench", "distill", "orchestrator", "drafter", "verifier")
-    for command in commands:
+    for command in ("up", "generate", "demo", "bench", "train head", *PROCESSES):
         assert f"  {command} " in done.stdout
     assert done.stdout.rstrip().endswith("loaded []")
 
@@ -87,8 +88,26 @@ def test_a_bad_prompt_file_ends_the_bench_before_anything_starts(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_command_that_does_not_exist_is_refused():
-    assert paceline("fly").returncode == 2
+@pytest.mark.parametrize("words", [("fly",), ("train",), ("train", "fly")])
+def test_a_command_that_does_not_exist_is_refused(words):
+    done = paceline(*words)
+    told = f"paceline: there is no command {' '.join(words)}; see paceline --help\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_command_goes_on_under_the_name_it_had(old):
+    done = paceline(old, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: paceline {RENAMED[old]} [flags]")
+    assert done.stderr == f"paceline {old}: this is paceline {RENAMED[old]} now\n"
+
+
+def test_what_is_distilled_no_longer_says_what_to_use():
+    done = paceline("distill", "--target", "m", "--out", "o")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "use paceline train head" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("raised", "status"), [("KeyboardInterrupt", 130), ("BrokenPipeError", 1)])
@@ -106,18 +125,29 @@ def test_every_command_has_what_runs_it():
     for name, command in COMMANDS.items():
         if name not in PROCESSES:
             module = import_module(command.module or command.options.partition(":")[0])
-            assert callable(getattr(module, f"run_{name.replace('-', '_')}"))
+            assert callable(getattr(module, runner(name)))
 
 
-@pytest.mark.parametrize("command", ["bench", "plan"])
+@pytest.mark.parametrize("command", ["bench", "plan", "up"])
 def test_a_command_that_is_not_installed_says_so_in_one_line(command):
+    absent = "pydantic" if command == "up" else "bench"
     program = (
         "import sys\nfrom services.console.main import main\n"
-        f"sys.modules['bench'] = None\nsys.argv[1:] = [{command!r}]\nmain()"
+        f"sys.modules[{absent!r}] = None\nsys.argv[1:] = [{command!r}]\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"paceline {command}: needs the module bench[.a-z]*, which is not installed here\n",
+        rf"paceline {command}: needs the module {absent}[._a-z]*, which is not installed here "
+        r"\(pip install 'paceline\[local\]' brings all there are\)\n",
         done.stderr,
     )
+
+
+def test_what_a_command_starts_finds_the_servers_of_the_wheel_first_and_once(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/here"])
+    monkeypatch.setenv("PYTHONPATH", "/others")
+    for _ in range(2):
+        find_application("/wheel")
+    assert sys.path[0] == "/wheel"
+    assert os.environ["PYTHONPATH"] == f"/wheel{os.pathsep}/others"

@@ -27,7 +27,7 @@ EVERY_PAGE = (
     *PAGES,
     ROOT / "k8s" / "README.md",
     *sorted((ROOT / "bench").rglob("*.md")),
-    *sorted((ROOT / "research").rglob("*.md")),
+    *sorted((ROOT / "models").rglob("*.md")),
     *sorted((ROOT / "services").rglob("*.md")),
 )
 """Those whose examples are not run included."""

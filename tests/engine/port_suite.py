@@ -420,5 +420,4 @@ def test_an_engine_says_what_it_is(make: Callable[[], Engine]) -> None:
     assert engine.kv_tokens_capacity == CAPACITY
     assert engine.max_context_length == CONTEXT
     assert engine.capabilities <= set(Capability)
-    assert (Capability.WHOLE_VOCABULARY in engine.capabilities) == (engine.head_ids is None)
     assert engine.forward([]) == []

@@ -16,7 +16,6 @@ from services.engine import number_formats
 from services.engine.native import NativeEngine, fused_layers, packing
 from services.engine.native.fused_layers import FusedLayer
 from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
-from services.engine.native.student.shape import cut
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import emptied, engine_with, feed, model_of, random_text, said_by
@@ -151,12 +150,6 @@ def test_soft_tokens_run_through_fused_layers() -> None:
     fused.give_soft_tokens(rows)
     soft = TEXT[:5] + list(fused.soft_ids) + TEXT[8:]
     torch.testing.assert_close(by_chunks(fused, soft), said_by(model_of("llama"), TEXT), **EXACT)
-
-
-def test_a_student_of_one_layer_is_fused(arch: str) -> None:
-    student = cut(model_of(arch), [1], torch.arange(0, 320, 2))
-    engine = NativeEngine.from_model(student.model, head_ids=student.head_ids)
-    assert_as_transformers(engine, student.model)
 
 
 @pytest.mark.parametrize("arch", ["gemma2", "olmo2", "granite", "phi3", "mixtral", "gpt2"])

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
 from services.engine.checkpoint import gguf as gguf_cache
-from services.engine.checkpoint.files import ALIASES, cache_folder, locate
+from services.engine.checkpoint.files import ALIASES, cache_folder, locate, weights_digest
+from services.engine.checkpoint.saved_tensors import SavedTensors
 from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
@@ -103,6 +104,46 @@ def test_an_unknown_hub_id_is_one_clear_line(monkeypatch):
     with pytest.raises(StartError, match="not a local file, and not on the hub") as refusal:
         locate("nobody/nothing")
     assert "\n" not in str(refusal.value)
+
+
+def test_the_draft_model_that_came_along_once_is_told_what_to_use_in_its_place():
+    with pytest.raises(StartError) as refused:
+        locate("smollm2-135m-instruct-draft")
+    assert str(refused.value) == (
+        "model smollm2-135m-instruct-draft: comes with Paceline no longer; "
+        "use smollm2-135m-instruct-eagle"
+    )
+
+
+def test_the_digest_of_weights_knows_neither_dtype_nor_path_nor_config(saved, copied, tmp_path):
+    digest = weights_digest(str(saved), tmp_path)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    assert weights_digest(str(copied), tmp_path) == digest
+    assert weights_digest(str(tiny_model_folder(tmp_path, "llama", seed=1)), tmp_path) != digest
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    assert weights_digest(str(file), tmp_path) not in (digest, "")
+
+
+def test_a_whole_model_was_made_for_no_other(saved):
+    with pytest.raises(StartError, match="no head, so it was made for no x"):
+        load_model(ModelSpec(str(saved), base="x"))
+
+
+def test_one_tensor_is_read_by_its_name_with_or_without_the_models_body(tmp_path):
+    base = tiny_model_folder(tmp_path, "gpt2")
+    file = base / "model.safetensors"
+    whole = load_file(file)
+    bare = {name.removeprefix("transformer."): t for name, t in whole.items()}
+    save_file(bare, file, {"format": "pt"})
+    name = "transformer.wte.weight"
+    assert torch.equal(SavedTensors(base)(name), whole[name])
+    with pytest.raises(ValueError, match="its target has no tensor"):
+        SavedTensors(base)("model.nothing")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(StartError, match=str(file)):
+        SavedTensors(base)
 
 
 def test_an_alias_without_its_package_is_named(monkeypatch):

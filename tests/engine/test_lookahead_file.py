@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.files import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
+from services.engine.checkpoint.files import locate_lookahead, weights_digest
 from services.engine.lookahead_file import Lookahead, lookahead_for, read_lookahead, save_lookahead
 from tests.models import tiny_model_folder
 
@@ -83,15 +83,6 @@ def test_embeddings_for_other_weights_are_refused_before_any_model_is_loaded(tmp
     (other / "config.json").write_text("{}")
     with pytest.raises(StartError, match=r"was trained for .* has other weights"):
         lookahead_for(str(path), str(other), tmp_path)
-
-
-def test_a_short_name_stands_for_a_file_that_comes_with_paceline(monkeypatch) -> None:
-    here = Path(__file__)
-    monkeypatch.setitem(SHIPPED_LOOKAHEAD, "x-lookahead", ("tests", f"engine/{here.name}"))
-    assert locate_lookahead("X-lookahead") == here
-    monkeypatch.setitem(SHIPPED_LOOKAHEAD, "x-lookahead", ("tests", "engine/nothing"))
-    with pytest.raises(StartError, match="lookahead x-lookahead: no such file"):
-        locate_lookahead("x-lookahead")
 
 
 @pytest.mark.demo_model

@@ -39,7 +39,7 @@ def test_a_mask_is_read_as_it_was_written(path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"format": "paceline-draft"}, "format 'paceline-draft' is not 'paceline-skip-mask'"),
+        ({"format": "other"}, "format 'other' is not 'paceline-skip-mask'"),
         ({"version": 2}, "version 2; this Paceline reads 1"),
         ({"layers": 3}, r"layer 3 is skipped, there are 0\.\.2"),
         ({"layers": "4"}, "layers '4' is no number of layers"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine.native import NativeEngine, packing
-from services.engine.native.student.shape import stack_path
+from services.engine.native.stack import stack_path
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
 from tests.engine import conftest as kit

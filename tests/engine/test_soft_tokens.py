@@ -109,12 +109,3 @@ def test_rows_of_another_width_are_refused_with_both_figures():
     engine = NativeEngine.from_model(model_of("llama"))
     with pytest.raises(StartError, match=r"are \[3, 65\], but the model's are 64 wide"):
         engine.give_soft_tokens(torch.zeros(3, 65))
-
-
-def test_a_distilled_drafter_takes_none(tmp_path):
-    from tests.services.student_kit import distilled_folder
-
-    base, draft = distilled_folder(tmp_path)
-    engine = NativeEngine.load(ModelSpec(str(draft), base=str(base), cache_dir=tmp_path))
-    with pytest.raises(StartError, match="need a whole model"):
-        engine.give_soft_tokens(torch.zeros(3, 64))

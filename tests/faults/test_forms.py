@@ -2,33 +2,33 @@
 
 import pytest
 
+from testkit.chaos.forms import METHODS, form_cases
 from testkit.chaos.health import whole
-from testkit.chaos.site import Cluster, Layout
-from testkit.structured.generations import METHODS, wanted
-from testkit.structured.run import VERIFIER_KILLED, Disturbed, StructuredResult
+from testkit.chaos.run import Chaos, ChaosPlan
+from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from tests.faults.kit import WIRE_SECONDS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 COUNT = 24
+FAULTS = ("verifier SIGKILL", "verifier wire cut")
 
 
 async def test_answers_are_of_their_form_through_resumes_and_a_dying_verifier(models):
     layout = Layout(
-        *models, drafters=1, wire_seconds=WIRE_SECONDS, drafter_flags=("--method", METHODS)
+        *models,
+        drafters=1,
+        wire_seconds=WIRE_SECONDS,
+        drafter_flags=("--method", METHODS),
+        orchestrator_flags=ALWAYS_DRAFT,
     )
-    outcome = StructuredResult()
-    every = [wanted(3 * number, 2, drafted=True) for number in range(COUNT)]
+    plan = ChaosPlan(seed=2, faults=len(FAULTS), sessions=COUNT, at_once=6, kinds=FAULTS)
     with Cluster(layout) as cluster:
         await whole(cluster)
-        disturbed = Disturbed(cluster, 2, COUNT * 2 // 3, outcome.records.append)
-        outcome.violations += await disturbed.run(every, at_once=6)
-    assert outcome.wrong == []
-    assert len(outcome.ended) == COUNT
-    assert len({one.form for one in outcome.ended} | {one.way for one in outcome.ended}) >= 15
-    assert outcome.struck[0].fault == VERIFIER_KILLED
-    assert sum(one.resumes for one in outcome.ended) > COUNT // 2
-    assert sum(one.moves for one in outcome.ended) > COUNT // 4
-    assert (
-        0 < sum(one.accepted for one in outcome.ended) < sum(one.drafted for one in outcome.ended)
-    )
+        outcome = await Chaos(cluster, form_cases(2, drafted=True), plan).run()
+    assert outcome.violations == []
+    assert set(outcome.counts) == set(FAULTS)
+    assert outcome.formed.sessions == outcome.sessions >= COUNT
+    assert outcome.formed.resumed > COUNT // 2
+    assert outcome.formed.moved > 0
+    assert 0 < outcome.formed.accepted < outcome.formed.drafted

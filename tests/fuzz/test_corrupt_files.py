@@ -23,10 +23,8 @@ from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
 from services.drafter.settings import DrafterSettings
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.checkpoint.files import weights_digest
 from services.engine.lookahead_file import Lookahead, read_lookahead, save_lookahead
 from services.engine.native.loading import load_model
-from services.engine.native.student import cut, load_student, save_student
 from services.engine.skip_mask import SkipMask
 from services.engine.skip_mask_file import MaskFile, read_mask, write_mask
 from services.engine.spec import ModelSpec
@@ -154,24 +152,6 @@ def test_a_damaged_synthetic_setting_is_read_or_ends_in_one_line(tmp_path):
     path = tmp_path / "spec.json"
     content = json.dumps({"name": "x", "vocab_size": 100}).encode()
     assert read_all(path, content, read_spec, 3, 300) > 100
-
-
-@pytest.mark.parametrize("name", ["draft.json", "draft.safetensors"])
-def test_a_damaged_draft_is_read_or_ends_in_one_line(saved, tmp_path, name):
-    base = tiny_model("llama")
-    student = cut(base, (0,), torch.arange(3, 320, 2))
-    folder = tmp_path / "draft"
-    digest = weights_digest(str(saved), tmp_path / "cache")
-    save_student(
-        student, folder, base=str(saved), base_weights=digest, storage="int8", card={"loss": 1.0}
-    )
-    tensors = dict(base.named_parameters())
-
-    def read(_path):
-        load_student(folder, base.config, tensors, torch.float32)
-
-    read(folder)
-    assert read_all(folder / name, (folder / name).read_bytes(), read, 4, 60) > 20
 
 
 # --- A tokenizer, from a file or over a link ----------------------------------------

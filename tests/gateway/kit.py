@@ -53,7 +53,7 @@ def asked(
 
 @dataclass
 class Answered:
-    """One answer: its chunks, its end, or the status in place of an end."""
+    """One answer: its chunks, its end (of several completions the last), or a status instead."""
 
     chunks: list[engine.GenerateStreamChunk] = field(default_factory=list)
     complete: engine.GenerateComplete | None = None
@@ -85,7 +85,7 @@ async def answered(call: Any) -> Answered:
             if response.HasField("chunk"):
                 answer.chunks.append(response.chunk)
             else:
-                assert answer.complete is None
+                assert answer.complete is None or answer.complete.index != response.complete.index
                 answer.complete = response.complete
     except grpc.aio.AioRpcError as error:
         answer.error = Ended.of(error)

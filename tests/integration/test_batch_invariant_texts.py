@@ -9,7 +9,7 @@ import pytest
 import torch
 from paceline import Chunk, Client
 
-from research.same_texts import WINDOWS, Asking, compared, same
+from bench.same_texts import WINDOWS, Asking, compared, same
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import NativeEngine

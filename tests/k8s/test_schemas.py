@@ -74,12 +74,6 @@ def test_a_field_that_does_not_exist_is_found():
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_nothing_is_there_twice(folder):
-    names = [(m["apiVersion"], name_of(m)) for m in render(folder).manifests]
-    assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
 def test_objects_of_operators_fit_their_newest_schemas(folder):
     """Those of PACELINE_TEST_CRDS, a folder."""
     if not (given := os.environ.get(CRDS)):

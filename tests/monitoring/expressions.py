@@ -1,4 +1,4 @@
-"""Every PromQL expression below k8s/, and the metrics that each of them reads."""
+"""Every PromQL expression below k8s/."""
 
 import json
 import re
@@ -28,12 +28,6 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
 _ABSENT = re.compile(r"absent\((.*)\)", re.DOTALL)
-# What holds no metric's name: strings, selectors, ranges, and lists of labels.
-_NO_NAMES = re.compile(
-    r"""\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)"""
-)
-_NAME = re.compile(r"(?<![\w:.])[a-zA-Z_:][\w:]*(?!\s*\(|[\w:])")
-_WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "inf", "nan"}
 
 
 @dataclass(frozen=True)
@@ -136,12 +130,6 @@ def operands(promql: str) -> list[str]:
             start = token.end()
     parts = [part.strip() for part in (*parts, promql[start:])]
     return [_ABSENT.sub(r"\1", part) for part in parts if not _NUMBER.fullmatch(part)]
-
-
-def metrics_in(promql: str) -> set[str]:
-    """The series that an expression names."""
-    bare = _NO_NAMES.sub("", re.sub(r'"[^"]*"', "", promql))
-    return {name for name in _NAME.findall(bare) if name.lower() not in _WORDS}
 
 
 def exported() -> set[str]:

@@ -37,11 +37,9 @@ def dead() -> str:
 
 
 @pytest.fixture(scope="module")
-def server(program, target, dead, tmp_path_factory) -> Iterator[Prometheus]:
+def server(program, target, dead) -> Iterator[Prometheus]:
     """Scrapes the target, and one that does not answer."""
-    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
-    rules.write_text("groups: [{name: g, rules: [{record: 'eggs:doubled', expr: 2 * eggs_total}]}]")
-    with prometheus(program, [target, dead], interval_s=INTERVAL_SECONDS, rules=rules) as running:
+    with prometheus(program, [target, dead], interval_s=INTERVAL_SECONDS) as running:
         wait_until(lambda: len(running.query("up")) > 1 and running.query("eggs_total"))
         yield running
 
@@ -54,21 +52,12 @@ def test_what_is_scraped_can_be_asked_for_with_its_labels(server, target):
     assert server.query("no_such_metric") == []
 
 
-def test_the_past_can_be_asked_for(server):
-    assert server.query("eggs_total", at=time.time() - 3600) == []
-
-
 def test_a_range_has_a_point_for_each_step(server):
     time.sleep(3 * INTERVAL_SECONDS)
     now = time.time()
     [series] = server.query_range("eggs_total", now - 0.4, now, 0.2)
     assert series.labels["colour"] == "brown"
     assert [value for _, value in series.points] == [3.0, 3.0, 3.0]
-
-
-def test_rules_are_evaluated(server):
-    wait_until(lambda: server.query("eggs:doubled"))
-    assert server.query("eggs:doubled")[0].value == 6
 
 
 @pytest.mark.parametrize(

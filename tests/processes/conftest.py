@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
-def run(*arguments: str, timeout: float = START_SECONDS, **more) -> subprocess.CompletedProcess:
+def run(
+    *arguments: str, timeout: float = START_SECONDS, command: Sequence[str] = COMMAND, **more
+) -> subprocess.CompletedProcess:
     """One `paceline` command to its end."""
     more = {"capture_output": True, "text": True, "timeout": timeout, "check": False, **more}
-    return subprocess.run([*COMMAND, *arguments], **more)
+    return subprocess.run([*command, *arguments], **more)
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Up:
 
     process: subprocess.Popen[str]
     address: str
+    command: Sequence[str] = COMMAND
     seen: list[psutil.Process] = field(default_factory=list)
 
     def workers(self, role: str) -> list[psutil.Process]:
@@ -62,7 +65,8 @@ class Up:
 
     def generate(self, *arguments: str, prompt: str = PROMPT) -> list[dict[str, Any]]:
         """The events of `paceline generate --json`."""
-        done = run("generate", "--address", self.address, "--json", "--raw", *arguments, prompt)
+        asked = ("generate", "--address", self.address, "--json", "--raw", *arguments, prompt)
+        done = run(*asked, command=self.command)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -99,14 +103,19 @@ def nothing_outlives_its_module() -> Iterator[None]:
             process.wait(timeout=60)
 
 
-def start_up(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> Up:
+def start_up(
+    folder: Path,
+    *arguments: str,
+    seconds: float = START_SECONDS,
+    command: Sequence[str] = COMMAND,
+) -> Up:
     """Start `paceline up` and wait until it serves.
 
     Drafts are sent whether they pay or not: beside tiny targets they seldom do.
     """
     ready = folder / "ready"
     process = subprocess.Popen(
-        [*COMMAND, "up", "--port", "0", "--ready-file", str(ready), *arguments],
+        [*command, "up", "--port", "0", "--ready-file", str(ready), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -119,7 +128,7 @@ def start_up(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> U
             process.kill()
             raise AssertionError(f"not serving: {process.communicate()[0]}")
         time.sleep(0.05)
-    up = Up(process, ready.read_text().strip())
+    up = Up(process, ready.read_text().strip(), command)
     up.everything()
     return up
 

@@ -119,13 +119,6 @@ def without_checkout(code):
     )
 
 
-def test_the_wheel_alone_says_that_it_holds_the_client_only():
-    result = without_checkout("from paceline.__main__ import main\nsys.exit(main())")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    assert "client only" in result.stderr
-
-
 def test_the_client_imports_nothing_of_the_application():
     result = without_checkout(
         "import paceline\n"

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
-from services.engine.native import NativeEngine
-from services.engine.port import Segment
 from services.engine.sampling import (
     NO_CHOICE,
     History,
@@ -19,9 +17,7 @@ from services.engine.sampling import (
     log_law,
     top_law,
 )
-from services.engine.spec import ModelSpec
 from tests.services.drafter_kit import EXACT, SAMPLED, FakeEngine, Harness, tokens_of
-from tests.services.student_kit import distilled_folder
 from tests.services.test_drafter_sampling import EVERY_PARAMETER as ALL_PARAMETERS
 
 PROMPT = [*range(20, 45), 20, 21, 22]
@@ -166,27 +162,3 @@ def test_a_row_without_a_finite_law_has_no_choice(width):
     part[1, 3] = torch.nan
     assert choose(part, rows, PartHead(ids)) == [NO_CHOICE] * 2
     assert coupled_best(part, rows, 2, PartHead(ids)).tolist() == [[NO_CHOICE] * 2] * 2
-
-
-# --- A real student ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_session_over_the_core_with_a_student(mode, count, tmp_path):
-    _, draft = distilled_folder(tmp_path)
-    engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=tmp_path, kv_capacity_tokens=512))
-    harness = Harness(engine)
-    first = harness.drafts(PROMPT, mode=mode, window=5, num_candidates=count)
-    assert len(tokens_of(first)) == 5 * count
-    assert all(token % 2 == 0 for token in tokens_of(first))
-    harness.commit("s", 0, [41, 43], epoch=2)  # two tokens that its head lacks
-    again = harness.run()
-    assert len(tokens_of(again)) == 5 * count
-    row = RowContext(mode, ResolvedSampling(max_tokens=60), 7, 2)
-    if mode.exact_match:
-        cache = engine.new_cache(64)
-        [logits] = engine.forward([Segment(cache, [*PROMPT, 41, 43])])
-        [token] = choose(logits[-1:], [row], PartHead(engine.head_ids))
-        assert tokens_of(again)[0] == token
-    harness.core.drop_link(0)

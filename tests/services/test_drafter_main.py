@@ -31,7 +31,6 @@ from tests.cpus import told
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.drafter_kit import opening
 from tests.services.link_kit import first_event, process
-from tests.services.student_kit import distilled_folder
 from tests.services.text_kit import byte_level
 
 pytestmark = pytest.mark.usefixtures("no_environment")
@@ -220,7 +219,7 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(made, t
     drafter = made(method="skip", target=target)["skip"]
     assert isinstance(drafter, SkipDrafter)
     assert drafter._mask == every_second(4)
-    assert "`paceline tune-skip` finds a better set" in caplog.text
+    assert "`paceline train skip-mask` finds a better set" in caplog.text
 
 
 def test_graphs_and_trees_take_their_own_numbers(made, tmp_path):
@@ -239,18 +238,6 @@ def test_graphs_and_trees_take_their_own_numbers(made, tmp_path):
 def test_a_model_that_is_not_there_stops_the_start(made, tmp_path):
     with pytest.raises(StartError, match="no such file"):
         made(draft=str(tmp_path / "nothing"))
-
-
-def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(made, tmp_path):
-    base, draft = distilled_folder(tmp_path)
-    base = base.rename(tmp_path / "elsewhere")
-    with pytest.raises(StartError, match="its base"):
-        made(draft=str(draft))
-    drafter = made(draft=str(draft), draft_base=str(base))["model"]
-    assert isinstance(drafter, ModelDrafter)
-    worker = described(drafter)
-    assert worker.vocab_size == VOCAB_SIZE
-    assert worker.tokenizer_fingerprint
 
 
 def embeddings(folder, width):

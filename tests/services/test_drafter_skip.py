@@ -355,13 +355,6 @@ def test_a_mask_of_another_size_is_refused_at_the_start(engine):
         SkipDrafter(engine, whole(4), NEVER)
 
 
-def test_a_distilled_drafter_is_no_target():
-    fake = FakeSkipEngine()
-    fake.head_ids = torch.arange(3)
-    with pytest.raises(StartError, match="fake is a distilled drafter, not a target"):
-        SkipDrafter(fake, MASK, NEVER)
-
-
 def test_an_architecture_that_cannot_skip_is_refused_at_the_start():
     model = tiny_model("opt", do_layer_norm_before=False)
     odd = NativeEngine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))

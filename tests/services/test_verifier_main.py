@@ -15,7 +15,6 @@ from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.link_kit import first_event, process
-from tests.services.student_kit import distilled_folder
 from tests.services.verifier_bench import block, opening
 
 pytestmark = pytest.mark.usefixtures("no_environment")
@@ -51,12 +50,6 @@ def test_settings_come_from_the_environment(monkeypatch):
 def test_a_model_that_is_not_there_stops_the_start(tmp_path):
     with pytest.raises(StartError, match="nothing"):
         run(VerifierSettings(target=str(tmp_path / "nothing")))
-
-
-def test_a_distilled_drafter_is_no_target(tmp_path):
-    _, draft = distilled_folder(tmp_path)
-    with pytest.raises(StartError, match="is a distilled drafter, not a whole model"):
-        run(VerifierSettings(target=str(draft), cache_dir=tmp_path, threads=1))
 
 
 # --- a real process -------------------------------------------------------------

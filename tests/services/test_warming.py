@@ -4,7 +4,6 @@ import logging
 
 from services.contract.types import VerifyMode
 from services.engine.native import NativeEngine
-from services.engine.port import Capability
 from services.verifier import main as verifying
 from services.verifier.settings import VerifierSettings
 from services.verifier.warming import BLOCKS, warm_up
@@ -38,7 +37,7 @@ def test_every_mode_decodes_blocks_of_every_size_beside_others_and_alone(caplog)
 
 def test_an_engine_of_chains_alone_is_given_chains(caplog):
     made = FakeEngine()
-    made.capabilities = frozenset({Capability.WHOLE_VOCABULARY})
+    made.capabilities = frozenset()
     with caplog.at_level(logging.WARNING):
         warm_up(made)
     assert not caplog.records

@@ -135,7 +135,7 @@ def test_ci_runs_every_test_and_some_that_take_minutes():
     assert set(map(tuple, pytest_arguments("test-all"))) < set(map(tuple, runs()))
     assert any(arguments[:2] == ["-m", "faults"] for arguments in runs())
     assert "\npart make test-vllm\n" in CI, "what has an environment of its own"
-    assert "\npart make test-avx2\n" in CI, "what computes, on a CPU that has less"
+    assert "\nif_time make test-avx2\n" in CI, "what computes, on a CPU that has less"
 
 
 def test_the_first_tier_is_a_part_of_every_test():

@@ -16,9 +16,9 @@ from services.engine.eagle.engine import EagleEngine
 from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
-from services.training.distill.target import read_target
-from services.training.eagle.head import EagleHead, shape_of
-from services.training.eagle.stored import HeadTarget, save_head
+from services.training.head.head import EagleHead, shape_of
+from services.training.head.stored import HeadTarget, save_head
+from services.training.target import read_target
 from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
 from tests.vllm.eagle_proposals import PROMPTS, write_proposals
@@ -42,7 +42,7 @@ def made(save: Save, seed: int, *, shape: dict[str, Any] = SHAPE, **head: Any) -
 
 @torch.no_grad()
 def exported(target: Path, folder: Path) -> Path:
-    """A random head as `paceline distill --kind eagle --storage bfloat16` stores it."""
+    """A random head as `paceline train head --storage bfloat16` stores it."""
     own, drawn = read_target(str(target)), torch.Generator().manual_seed(4)
     head = EagleHead(shape_of(own.config, kit.LAYERS, COLUMNS))
     for name, weights in head.named_parameters():

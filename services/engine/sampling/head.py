@@ -1,9 +1,9 @@
 """Which token each column of a row of scores stands for.
 
-A whole head has a column per token of the vocabulary. The head of a distilled
-drafter has columns for its m most frequent tokens only (FR-Spec, Zhao et al.,
-2502.14856). Everything is then computed on m columns; noise, bias and penalties
-are those of the tokens, so the outcome is that of a row with -inf elsewhere.
+A whole head has a column per token of the vocabulary. An EAGLE-3 head has columns for m
+frequent tokens only (FR-Spec, Zhao et al., 2502.14856). Everything is then computed on m
+columns; noise, bias and penalties are those of the tokens, so the outcome is that of a row with
+-inf elsewhere.
 """
 
 from __future__ import annotations

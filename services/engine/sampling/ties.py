@@ -2,7 +2,7 @@
 
 Two ways of computing a row, as a step of one token and as a part of a block, round differently.
 The figures are what 99 in 100 margins between the two best logits change by less than, of
-smollm2-135m-instruct on a CPU: `python -m research.near_ties --dtype DTYPE`. That of float32 is
+smollm2-135m-instruct on a CPU: `python -m bench.near_ties --dtype DTYPE`. That of float32 is
 the wider one that docs/guarantees.md promises equal texts beyond (measured: 4e-5). That of float16
 is of transformers' forward, which computes in float16: the native engine takes float32 for it.
 """

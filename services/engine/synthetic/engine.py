@@ -31,7 +31,7 @@ KV_TOKENS = 1 << 24
 class SyntheticEngine(BudgetedEngine):
     """Sleeps for the time of a forward, then says the token of each row's place."""
 
-    capabilities = frozenset({Capability.TREES, Capability.WHOLE_VOCABULARY})
+    capabilities = frozenset({Capability.TREES})
 
     def __init__(
         self,

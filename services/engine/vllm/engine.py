@@ -70,7 +70,7 @@ class VllmEngine(BudgetedEngine):
     def capabilities(self) -> frozenset[Capability]:
         """Chains, trees and, of a model that runs as it is, hidden states."""
         states = set() if self._watching is None else {Capability.HIDDEN_STATES}
-        return frozenset({Capability.TREES, Capability.WHOLE_VOCABULARY, *states})
+        return frozenset({Capability.TREES, *states})
 
     def new_cache(self, reserve: int) -> BlockCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""

@@ -1,4 +1,6 @@
-"""Training look-ahead embeddings (PaSS) for a frozen target, on texts that it wrote.
+"""Training look-ahead embeddings (PaSS) for a frozen target.
 
-Uses the distillation's texts, trainer and checks; nothing there knows of this.
+train      the whole run
+insertion  rows at many places of a text, in two passes
+learner    what they learn there
 """

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from services.training.distill.learning import Score, distance
-from services.training.distill.texts import Text
+from services.training.learning import Score, distance, score_of
 from services.training.lookahead.insertion import look_ahead
+from services.training.texts import Text
 
 #: Seed of the places that held-out texts are looked at from.
 _HELD_SEED = 0
@@ -95,17 +95,15 @@ class LookaheadLearner:
             torch.autograd.backward(loss)
         return rows
 
-    def score(self, texts: Sequence[Text]) -> Score:
-        """Over all steps together; see `scores`."""
-        return sum(self.scores(texts), Score())
-
     @torch.no_grad()
     def scores(self, texts: Sequence[Text]) -> list[Score]:
         """Per step, how well its rows do, given that the tokens before were drafted right."""
         totals = [Score()] * len(self.embeddings)
         for one in self._lookouts(texts, _HELD_SEED):
-            found = _scores(self._logits(one), *self._laws(one), len(totals))
-            totals = [total + score for total, score in zip(totals, found, strict=True)]
+            logits, (ids, p) = self._logits(one), self._laws(one)
+            for step in range(len(totals)):
+                own = slice(step, None, len(totals))
+                totals[step] += score_of(logits[own], ids[own], p[own], ids[own, 0])
         return totals
 
     def _lookouts(self, texts: Sequence[Text], seed: int) -> list[Lookout]:
@@ -117,14 +115,6 @@ class LookaheadLearner:
 
     def _laws(self, one: Lookout) -> tuple[Tensor, Tensor]:
         return one.token_ids.to(self.device), one.probabilities.to(self.device)
-
-
-def _scores(logits: Tensor, token_ids: Tensor, p: Tensor, steps: int) -> list[Score]:
-    q = logits.softmax(-1).gather(-1, token_ids)
-    overlap = torch.minimum(p, q).sum(-1).view(-1, steps).sum(0)
-    agreed = (logits.argmax(-1) == token_ids[:, 0]).view(-1, steps).sum(0)
-    count = len(logits) // steps
-    return [Score(count, *pair) for pair in zip(overlap.tolist(), agreed.tolist(), strict=True)]
 
 
 @torch.no_grad()

@@ -49,18 +49,16 @@ Rows = Sequence[bytes]
 
 
 def fit(
-    lessons: Sequence[Lesson], file: NgramFile, verify: Verify | None = None, seed: int = 0
+    lessons: Sequence[Lesson], file: NgramFile, verify: Verify, seed: int = 0
 ) -> dict[str, float]:
     """Weights for both ways of decoding, by their names in an n-gram file.
 
     Where lessons have distributions of a draft model, or of a head, places that it has computed
-    get weights of their own, since it knows much of what the other sources know. With `verify`
-    the target's predictions at drafts are a source, too: at trees drafted with the weights
-    without it.
+    get weights of their own, since it knows much of what the other sources know. The target's
+    predictions at drafts (`verify`) are a source, too: at trees drafted with the weights without
+    it.
     """
     found = _fitted(lessons, file, [()] * len(lessons), seed)
-    if verify is None:
-        return found
     trees = SmallTrees(replace(file, weights=found))
     chosen = lessons[:: max(1, len(lessons) // REHEARSED)]
     rows = [_rehearsed(lesson, trees, verify) for lesson in chosen]

@@ -1,4 +1,4 @@
-"""What a draft model, or a head, says at every place of a lesson, for the weights beside it."""
+"""What the target, a draft model, or a head says of a text, for the weights beside it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from services.contract.top_rows import WIDTH
+from services.contract.types import DraftTree
 from services.engine.native import NativeEngine
 from services.engine.ngram_file import DraftLaw, Lesson
 from services.engine.port import Engine, Segment, StateDrafting
-from services.engine.sampling import head_of, kept_laws
-from services.training.eagle.states import states_at
+from services.engine.sampling import head_of, kept_laws, likeliest
+from services.training.head.states import states_at
 from services.training.reporting import Reporter
 
 OWN_STEPS = (0, 1, 2)
@@ -86,3 +88,30 @@ def logits_of(engine: Engine, tokens: Sequence[int], start: int) -> Tensor:
     finally:
         cache.free()
     return logits
+
+
+class TargetReader:
+    """Verifies drafts of one text after the other, for their rows alone."""
+
+    def __init__(self, engine: NativeEngine, longest: int) -> None:
+        """`longest`: tokens of a text with its draft."""
+        self._engine = engine
+        self._cache = engine.new_cache(longest)
+        self._text: list[int] = []
+
+    def close(self) -> None:
+        """Give the K/V back."""
+        self._cache.free()
+
+    def __call__(self, text: Sequence[int], tree: DraftTree) -> list[list[int]]:
+        """The likeliest tokens after the text, and after each node of a draft behind it."""
+        goes_on = list(text[: len(self._text)]) == self._text
+        known = min(len(self._text) if goes_on else 0, len(text) - 1)
+        self._cache.rollback(known)
+        fresh = len(text) - known
+        parents = [*range(-1, fresh - 1), *(fresh + above for above in tree.every_parent)]
+        tokens = [*text[known:], *tree.token_ids]
+        (logits,) = self._engine.forward([Segment(self._cache, tokens, parents, fresh - 1)])
+        self._cache.keep_path(known, range(fresh))
+        self._text = list(text)
+        return likeliest(logits, min(WIDTH, logits.shape[-1])).tolist()

@@ -2,7 +2,7 @@
 
 A distribution at temperature 1 says more than the token drawn from it, so a context that
 occurred once is informative already. If the file would get too large, entries that add least
-to a shorter context are dropped. All of it runs on the device of the distributions.
+to a shorter context are dropped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.engine.ngram_file import ORDERS, Laws, code_of, support_of
-from services.training.distill.texts import Text
+from services.training.texts import Text
 
 KEPT = 8
 LEAST = 0.015
 """Tokens kept of a mean distribution, and how likely the least of them is."""
-HEAD_BYTES = 6
+_HEAD_BYTES = 6
 _READ = 16
 _BACKED_OFF = 0.003
 """The probability that a shorter context gives a token that it does not list."""
@@ -35,7 +35,6 @@ _PART = 1 << 24
 """Entries that are merged at a time."""
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Mean:
 
     `keys`, `counts`: [C], of the contexts, ascending; entries are sorted by owner, then id.
     `shorter`: [C], the context without its first token, -1 for the shortest. `places`: [R], the
-    context of each distribution, -1 where it was seen too seldom.
+    context of each distribution.
     """
 
     keys: Tensor
@@ -56,63 +55,30 @@ class Mean:
     places: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Contexts of one order that are kept, as `Mean` has them; `worths` [C]: for each byte."""
-
-    keys: Tensor
-    counts: Tensor
-    owners: Tensor
-    ids: Tensor
-    chances: Tensor
-    worths: Tensor
-
-    @property
-    def lengths(self) -> Tensor:
-        """Entries of each context, int64 [C]."""
-        return torch.bincount(self.owners, minlength=len(self.keys))
-
-
+@torch.inference_mode()
 def learn_laws(texts: Sequence[Text], vocab_size: int, most_bytes: int) -> tuple[Laws, ...]:
     """The distributions of all orders that are worth `most_bytes`."""
-    kept = mean_laws(*_read(texts), vocab_size, most_bytes)
-    return tuple(
-        packed(*map(Tensor.numpy, (one.keys, one.counts, one.lengths, one.ids, one.chances)))
-        for one in kept
-    )
-
-
-@torch.inference_mode()
-def mean_laws(
-    contexts: Tensor,
-    ids: Tensor,
-    chances: Tensor,
-    vocab_size: int,
-    most_bytes: int,
-    least_seen: int = 1,
-) -> list[Kept]:
-    """What is kept of every order of contexts that were seen `least_seen` times.
-
-    contexts int64 [R, orders], the last token first; ids and chances [R, n], best first.
-    """
-    ids, chances = ids[:, :_READ], chances[:, :_READ]
-    keys = torch.zeros(len(contexts), dtype=torch.int64, device=contexts.device)
+    contexts, ids, chances = _read(texts)
+    keys = torch.zeros(len(contexts), dtype=torch.int64)
     means: list[Mean] = []
-    for order in range(contexts.shape[1]):
+    for order in range(ORDERS):
         keys = _extended(keys, contexts[:, order])
         shorter = means[-1] if means else None
-        means.append(_mean(keys, ids, chances, shorter, vocab_size, least_seen))
-    return _worth_most(means, vocab_size, most_bytes)
+        means.append(_mean(keys, ids, chances, shorter, vocab_size))
+    kept = _worth_most(means, vocab_size, most_bytes)
+    return tuple(_packed(mean, keep) for mean, keep in zip(means, kept, strict=True))
 
 
-def packed(keys: Ints, counts: Ints, lengths: Ints, ids: Ints, chances: Floats) -> Laws:
-    """Laws as a file has them; `lengths`: entries of each context."""
+def _packed(mean: Mean, keep: Tensor) -> Laws:
+    """Laws as a file has them, of the contexts to keep [C]."""
+    entries = keep[mean.owners]
+    lengths = torch.bincount(mean.owners, minlength=len(mean.keys))[keep].tolist()
     return Laws(
-        array("I", keys.tolist()),
-        bytes(map(support_of, counts.tolist())),
-        array("I", accumulate(lengths.tolist(), initial=0)),
-        ids.tolist(),
-        bytes(map(code_of, chances.tolist())),
+        array("I", mean.keys[keep].tolist()),
+        bytes(map(support_of, mean.counts[keep].tolist())),
+        array("I", accumulate(lengths, initial=0)),
+        mean.ids[entries].tolist(),
+        bytes(map(code_of, mean.chances[entries].tolist())),
     )
 
 
@@ -145,19 +111,13 @@ def _mean(
     chances: Tensor,
     shorter: Mean | None,
     vocab_size: int,
-    least_seen: int,
 ) -> Mean:
     known, places, counts = torch.unique(keys, return_inverse=True, return_counts=True)
-    often = counts >= least_seen
-    renamed = torch.where(often, often.cumsum(0) - 1, -1)
-    places = renamed[places]
-    known, counts = known[often], counts[often]
     parts = list(_merged(places, ids, chances, counts, vocab_size))
     owners, tokens, means = (torch.cat(part) for part in zip(*parts, strict=True))
     above = torch.full_like(known, -1)
     if shorter is not None:
-        there = places >= 0
-        above[places[there]] = shorter.places[there]
+        above[places] = shorter.places
     return Mean(known, counts, owners, tokens, means, above, places)
 
 
@@ -166,7 +126,6 @@ def _merged(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Owners, ids and means of the entries, some contexts at a time; ascending."""
     order = torch.argsort(places)
-    order = order[int((places < 0).sum()) :]
     bounds = counts.cumsum(0)
     rows = _PART // ids.shape[1]
     begin = first = 0
@@ -197,8 +156,8 @@ def _entries(
     return owners[best], tokens[best], means[best]
 
 
-def _worth_most(means: list[Mean], vocab_size: int, most_bytes: int) -> list[Kept]:
-    """The contexts that tell most for their bytes."""
+def _worth_most(means: list[Mean], vocab_size: int, most_bytes: int) -> Sequence[Tensor]:
+    """Of each order, which contexts are of those that tell most for their bytes: bool [C]."""
     width = 3 if vocab_size <= 1 << 16 else 5
     worths, sizes = [], []
     for order, mean in enumerate(means):
@@ -206,7 +165,7 @@ def _worth_most(means: list[Mean], vocab_size: int, most_bytes: int) -> list[Kep
         entries = torch.bincount(mean.owners, minlength=len(mean.keys))
         total = torch.zeros(len(mean.keys), dtype=torch.float64, device=told.device)
         total.index_add_(0, mean.owners, told)
-        size = HEAD_BYTES + width * entries
+        size = _HEAD_BYTES + width * entries
         worths.append(torch.where(entries > 0, (mean.counts - _CHANCE) * total / size, 0.0))
         sizes.append(size)
     worth, size = torch.cat(worths), torch.cat(sizes)
@@ -214,23 +173,7 @@ def _worth_most(means: list[Mean], vocab_size: int, most_bytes: int) -> list[Kep
     fits = (size[best].cumsum(0) <= most_bytes) & (worth[best] > 0)
     kept = torch.zeros(len(worth), dtype=torch.bool, device=worth.device)
     kept[best[fits]] = True
-    parts = torch.split(kept, [len(mean.keys) for mean in means])
-    return [
-        _chosen(mean, keep, worth) for mean, keep, worth in zip(means, parts, worths, strict=True)
-    ]
-
-
-def _chosen(mean: Mean, keep: Tensor, worth: Tensor) -> Kept:
-    entries = keep[mean.owners]
-    renamed = keep.cumsum(0) - 1
-    return Kept(
-        mean.keys[keep],
-        mean.counts[keep],
-        renamed[mean.owners[entries]],
-        mean.ids[entries],
-        mean.chances[entries],
-        worth[keep],
-    )
+    return torch.split(kept, [len(mean.keys) for mean in means])
 
 
 def _backed_off(means: list[Mean], order: int, vocab_size: int) -> Tensor:

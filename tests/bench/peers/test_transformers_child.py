@@ -9,12 +9,10 @@ import torch
 from bench.figures import figures_of
 from bench.peers.lines import Request
 from bench.peers.options import TRANSFORMERS
-from bench.peers.transformers_child import Generator, WholeHead, assistant
+from bench.peers.transformers_child import Generator, loaded
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
-from services.engine.checkpoint.files import weights_digest
 from services.engine.native import NativeEngine
-from services.engine.native.student import cut, save_student
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.bench.peers.kit import GREEDY, child
@@ -26,18 +24,10 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target, and a drafter that was cut from it, with a head for some tokens only."""
+    """A tiny target, and a draft model of its vocabulary."""
     folder = tmp_path_factory.mktemp("models")
-    saved = tiny_model_folder(folder, "llama")
-    student = cut(tiny_model("llama"), [0], torch.arange(0, 300))
-    save_student(
-        student,
-        folder / "draft",
-        base=str(saved),
-        base_weights=weights_digest(str(saved), folder / "cache"),
-        storage="int8",
-        card={},
-    )
+    tiny_model_folder(folder, "llama")
+    tiny_model_folder(folder, "qwen2").rename(folder / "draft")
     return folder
 
 
@@ -130,28 +120,10 @@ def test_sampling_draws_by_its_seed():
     assert first.token_ids == again.token_ids != other.token_ids
 
 
-def test_a_distilled_drafter_assists_with_its_own_layers_and_head(folder):
-    made = assistant(str(folder / "draft"), str(folder / "llama-0"), "float32", "cpu")
-    assert len(made.model.layers) == 1
-    logits = made(torch.tensor([prompt(0).token_ids])).logits
-    assert logits.shape[-1] == 320
-    assert (logits[..., 300:] == torch.finfo(torch.float32).min).all()
-    assert made.get_output_embeddings().head.out_features == 300
-
-
 def test_an_assistant_has_the_law_of_our_own_drafter(folder):
-    draft, base = str(folder / "draft"), str(folder / "llama-0")
-    engine = NativeEngine.load(ModelSpec(draft, base=base))
+    draft = str(folder / "draft")
+    engine = NativeEngine.load(ModelSpec(draft))
     ids = prompt(0).token_ids
     [ours] = engine.forward([Segment(engine.new_cache(len(ids)), ids)])
-    rows = assistant(draft, base, "float32", "cpu")(torch.tensor([ids])).logits[0]
-    theirs = rows[:, engine.head_ids]
+    theirs = loaded(draft, "float32", "cpu")(torch.tensor([ids])).logits[0]
     assert torch.allclose(theirs, ours, atol=1e-4)
-
-
-def test_a_small_head_answers_where_it_knows_and_nowhere_else():
-    head, ids = torch.nn.Linear(4, 3, bias=False), torch.tensor([1, 4, 5])
-    hidden = torch.randn(2, 4)
-    row = WholeHead(head, ids, 6)(hidden)
-    assert torch.equal(row[:, ids], head(hidden))
-    assert (row[:, [0, 2, 3]] == torch.finfo(torch.float32).min).all()

@@ -103,5 +103,5 @@ class MeasuredGrowth:
 
 
 def default_growth() -> MeasuredGrowth:
-    """For costs like those of the demo model and its distilled draft."""
+    """For costs like those of the demo model beside a draft model of a few layers."""
     return MeasuredGrowth(TreeCosts())

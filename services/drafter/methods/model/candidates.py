@@ -7,7 +7,7 @@
 | STANDARD, BLOCK | draws from q without replacement, in draw order | SAMPLED |
 
 q is the draft model's own law under the session's parameters, cut to its best n
-tokens and renormalised; of a distilled drafter, among the tokens its head knows.
+tokens and renormalised; of an EAGLE-3 head, among the tokens that it knows.
 No other token is ever proposed. Tokens are drawn from exactly the float32 numbers that
 are sent: a target that judges them by other numbers is biased (Leviathan et al.,
 2211.17192, needs the q a token was drawn from).

@@ -7,8 +7,7 @@ Greedy sessions get the draft model's argmax. Coupled ones get its sample with
 the same noise as the target (Daliri, Musco and Suresh, 2408.07978), so the two
 agree as often as their laws overlap. The others get draws, with the law they were
 drawn from. All under the session's own parameters. With more than one candidate
-a draft is a comb tree. A distilled drafter proposes only the tokens that its head
-knows; the text may hold any.
+a draft is a comb tree. A head proposes only the tokens that it knows; the text may hold any.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Draft & Verify (Zhang et al., 2309.08168): the same weights, attention and MLP of
 some layers left out by a mask, no second model and no training. A draft ends after
 the first token that the skipping model is not sure of (`exits`). The mask comes
-from `paceline tune-skip`, or is the one that SWIFT starts from (Xia et al.,
+from `paceline train skip-mask`, or is the one that SWIFT starts from (Xia et al.,
 2410.06916).
 
 In the paper drafter and verifier are one process: each draft starts from the whole
@@ -67,8 +67,6 @@ class SkipDrafter(ModelDrafter):
         search: MaskSearch | None = None,
     ) -> None:
         super().__init__(engine, step_tokens=step_tokens, q_top=q_top, borrowing=borrowing)
-        if engine.head_ids is not None:
-            raise StartError(f"skip: {engine.model_id} is a distilled drafter, not a target")
         if borrowing is not None and search is not None:
             raise StartError("skip_search: beside a verifier it would be in its way; use a pool")
         if mask.layers != engine.num_layers:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine.native.student.shape import stack_path
+from services.engine.native.stack import stack_path
 from services.engine.skip_mask import SkipMask
 
 #: Names that architectures give a layer's attention, and the modules of its MLP in order.

@@ -1,1 +1,0 @@
-"""Studies: what was measured once, and can be measured again."""

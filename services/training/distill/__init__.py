@@ -1,1 +1,0 @@
-"""Distilling a drafter from a target: its own texts, a small student, a training run."""

@@ -1,1 +1,0 @@
-"""Searching the sub-layers that a target can skip while it drafts for itself."""

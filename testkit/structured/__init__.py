@@ -1,1 +1,0 @@
-"""Structured output through faults: every answer must follow its response format."""
