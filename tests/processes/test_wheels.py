@@ -26,6 +26,8 @@ pytestmark = [
 ]
 FOLDERS = ("services", "orchestrator", "bench", "models")
 NOT_INSTALLED = {"models/README.md", "models/pyproject.toml"}
+SERVED = ("--target", DEMO_MODEL, "--verifier-threads", "1")
+"""Other tests have the other cores."""
 ASKED = ("--max-tokens", "32", "--temperature", "0")
 PROMPT = "Once upon a time, in a small village by the sea, there lived an old fisherman who"
 
@@ -111,7 +113,7 @@ def is_client(one: Distribution) -> bool:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     """What the checkout answers."""
-    up = start_up(tmp_path_factory.mktemp("checkout"), "--target", DEMO_MODEL)
+    up = start_up(tmp_path_factory.mktemp("checkout"), *SERVED)
     text = tokens(up.generate(*ASKED, prompt=PROMPT))
     assert up.stop() == 0
     return text
@@ -126,7 +128,7 @@ def test_the_wheels_serve_the_text_of_the_checkout(
     python: Path, expected: list[int], flags: tuple[str, ...], source: str, tmp_path: Path
 ) -> None:
     command = (str(python.with_name("paceline")),)
-    up = start_up(tmp_path, "--target", DEMO_MODEL, *flags, command=command)
+    up = start_up(tmp_path, *SERVED, *flags, command=command)
     events = up.generate(*ASKED, prompt=PROMPT)
     assert tokens(events) == expected
     assert len(expected) == int(ASKED[1])
