@@ -42,14 +42,21 @@ def read_prompts(path: Path, option: str = "--prompts") -> list[Prompt]:
 
 def lines_of(path: Path, option: str) -> list[str]:
     """The lines of a text file; StartError, naming the option, for one that is none."""
+    # Only line feeds end a line: JSON may hold the other separators of Unicode.
+    lines = text_of(path, option).split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def text_of(path: Path, option: str, largest: int | None = None) -> str:
+    """A text file of at most `largest` bytes; StartError, naming the option, for any other."""
     try:
-        # Only line feeds end a line: JSON may hold the other separators of Unicode.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        if largest is not None and path.stat().st_size > largest:
+            raise StartError(f"{option}: {path} is larger than {largest >> 20} MiB")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise StartError(f"{option}: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise StartError(f"{option}: {path} is no text in UTF-8") from None
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _turns(path: Path, option: str, number: int, line: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,22 @@ def plan_of(options: WritingOptions, weights: str, training: Mapping[str, Any]) 
     """What decides the result of these options, as JSON has it; `training` is added to it."""
     plan: dict[str, Any] = {name: getattr(options, name) for name in _DECIDING}
     plan |= {**training, "weights of the target": weights}
-    plan |= {f"content of {name}": _digest(getattr(options, name)) for name in _FILES}
-    plan["content of exclude"] = sorted(str(_digest(path)) for path in options.exclude)
+    plan |= {f"content of {name}": _content(getattr(options, name)) for name in _FILES}
+    plan["content of exclude"] = sorted(str(_content(path)) for path in options.exclude)
     known: dict[str, Any] = json.loads(json.dumps(plan))
     return known
 
 
-def _digest(path: Path | None) -> str | None:
-    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def digest(parts: Iterable[bytes]) -> str:
+    """What tells contents apart in a plan: 16 hexadecimal digits of all parts, one by one read."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()[:16]
+
+
+def _content(path: Path | None) -> str | None:
+    return None if path is None else digest([path.read_bytes()])
 
 
 class WorkFolder:

@@ -68,15 +68,8 @@ class Gateway:
 
     def client(self, **options: Any) -> openai.OpenAI:
         """The OpenAI client, which shows every error at once."""
-        return openai.OpenAI(base_url=self.url, **self._usual | options)
-
-    def async_client(self, **options: Any) -> openai.AsyncOpenAI:
-        """The same for an event loop."""
-        return openai.AsyncOpenAI(base_url=self.url, **self._usual | options)
-
-    @property
-    def _usual(self) -> dict[str, Any]:
-        return {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
+        usual = {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
+        return openai.OpenAI(base_url=self.url, **usual | options)
 
     def kill(self) -> None:
         """As a machine that is gone: nothing is said to anybody."""

@@ -80,13 +80,6 @@ def _packaged(name: str, package: str, pattern: str) -> Path:
     return files[0]
 
 
-def _shipped(name: str, package: str, path: str) -> Path:
-    for folder in _folders_of(package):
-        if (folder / path).is_dir():
-            return folder / path
-    raise StartError(f"head {name}: its folder {path} is not installed")
-
-
 def _folders_of(package: str) -> list[Path]:
     found = importlib.util.find_spec(package)
     return [Path(folder) for folder in found.submodule_search_locations or ()] if found else []

@@ -19,7 +19,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from services.engine.native import packing
-from services.engine.native.attending import Scoring
 from services.engine.number_formats import NumberFormat, number_format, require_int8
 from services.engine.spec import INT8
 
@@ -30,7 +29,6 @@ Weights = Callable[[str], Tensor]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """A layer's queries [1, heads, n, d], keys and values [1, kv_heads, n, d] to [n, heads * d]."""
 _CHUNK = 8192
-_PLAIN = Scoring()
 
 
 class _Packed(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from services.training.reporting import Reporter
 from services.training.target import Target
 from services.training.texts import Text, load_texts, shards
 from services.training.trainer import TrainingPlan, beginning_of, train
+from services.training.work import digest
 
 MOST_STEPS = 32
 #: Held-out distributions for the figures.
@@ -105,7 +105,9 @@ def _needs(options: LookaheadOptions, target: Target) -> Needs:
             raise StartError(f"--texts: those of {folder} were written by another target")
     deciding = ("steps", "train", "learning_rate", "batch_positions")
     plan = {name: getattr(options, name) for name in deciding}
-    plan["content of texts"] = [_digest(folder) for folder in options.texts]
+    plan["content of texts"] = [
+        digest(path.read_bytes() for path in shards(folder)) for folder in options.texts
+    ]
     rows = options.prompt_tokens + options.answer_tokens
     return Needs(plan, memory=rows * target.vocab_size * LOGIT_BYTES)
 
@@ -117,13 +119,6 @@ def _written_by(folder: Path) -> str | None:
         return plan.get("weights of the target")
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in shards(folder):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _texts(job: Job, options: LookaheadOptions, reporter: Reporter) -> Sequence[Text]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -39,9 +38,11 @@ from services.training.ngrams.informants import (
 )
 from services.training.ngrams.laws import learn_laws
 from services.training.options import NgramOptions
+from services.training.prompts import text_of
 from services.training.reporting import Reporter
 from services.training.target import Target
 from services.training.texts import LAW_TOKENS, Text
+from services.training.work import digest
 
 LARGEST_TEXT = 1 << 26
 LEAST_FIRST = 0.002
@@ -60,7 +61,7 @@ def train_ngrams(options: NgramOptions, reporter: Reporter) -> Path:
     Raises StartError before any work for options that cannot be carried out. What `reporter`
     raises ends the run; the same options go on with it.
     """
-    given = [_text_of(path) for path in options.texts]
+    given = [text_of(path, "--texts", LARGEST_TEXT) for path in options.texts]
     job = check(options, 1, lambda target: _needs(options, target, given), reporter)
     job.work.make(job.plan)
     firsts = _firsts(job, reporter)
@@ -88,24 +89,13 @@ def _needs(options: NgramOptions, target: Target, given: Sequence[str]) -> Needs
             f"--most-bytes: {options.most_bytes} are too few; what follows each of "
             f"{target.vocab_size} tokens alone takes {least}"
         )
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in given]
+    digests = [digest([text.encode()]) for text in given]
     return Needs({"content of texts": digests}, disk=options.most_bytes)
 
 
 def first_bytes(vocab_size: int) -> int:
     """What the tokens after one token take in a file: each an id and a code."""
     return vocab_size * FIRSTS * (3 if vocab_size <= 1 << 16 else 5)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_TEXT:
-            raise StartError(f"--texts: {path} is larger than {LARGEST_TEXT >> 20} MiB")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StartError(f"--texts: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StartError(f"--texts: {path} is no text in UTF-8") from None
 
 
 def _divided(texts: Sequence[Text]) -> Material:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from services.training.skip_mask.figures import MaskStats, total
 from services.training.skip_mask.search import Search, Trial, best_so_far, require_plan
 from services.training.skip_mask.speculation import Rules, Speculation
 from services.training.svg import drawing
+from services.training.work import digest
 
 PROMPTS = (
     "Explain to a ten-year-old why the sky is blue.",
@@ -102,8 +102,8 @@ def _texts(options: SkipMaskOptions) -> tuple[str, ...]:
 
 def _plan(options: SkipMaskOptions, texts: Sequence[str], weights: str) -> Mapping[str, Any]:
     """What decides what is measured."""
-    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
-    known = {"weights of the target": weights[:16], "content of the prompts": digest}
+    content = digest([json.dumps(texts).encode()])
+    known = {"weights of the target": weights[:16], "content of the prompts": content}
     return {name: getattr(options, name) for name in _DECIDING} | known
 
 
