@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0

@@ -17,7 +17,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.store.embedded import find_server, tied
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 
 SLOTS = 16_384
 NODE_TIMEOUT_MS = 1000

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import time
 import urllib.request
@@ -21,6 +20,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 from bench.cpu import cpu_seconds
 from orchestrator.store import EmbeddedRedis
 from services.cluster.supervisor import ProcessSpec, Supervisor
+from services.runtime.ports import free_port
 
 HERE = Path(__file__).resolve().parents[2]
 PROMPT = "the small drafter rides ahead and the large verifier checks " * 2
@@ -78,7 +78,7 @@ async def _processes(
         try:
             [started] = await supervisor.start([_workers(case, around, folder)])
             workers, sink = started.split()
-            metrics = _free_port()
+            metrics = free_port()
             settings = _settings(case, around, workers, sink)
             settings |= {"PACELINE_REDIS": redis.url, "PACELINE_METRICS_PORT": str(metrics)}
             [address] = await supervisor.start([_orchestrator(case, folder, settings)])
@@ -199,11 +199,6 @@ def _orchestrator(case: Case, folder: Path, settings: dict[str, str]) -> Process
 
 def _path(tree: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{tree}:{tree / 'protos'}"}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _settings(case: Case, around: Surroundings, workers: str, sink: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 from bench.peers.lines import Lines, Request
 from services.cluster.tether import die_with
+from services.runtime.ports import free_port
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0
@@ -50,8 +50,7 @@ def command(settings: dict[str, Any], port: int) -> list[str]:
 
 def start(settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], str]:
     """The server, once it serves, and its address. Raises RuntimeError when it ends before."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # Threads inherit the cores of the thread that starts them.
     os.sched_setaffinity(0, settings["cpus"])
     process = subprocess.Popen(command(settings, port), stdin=subprocess.DEVNULL)

@@ -12,11 +12,11 @@ from paceline import Client
 
 from services.cluster.supervisor import ProcessSpec
 from services.engine.checkpoint.heads import is_head
+from services.runtime.ports import free_port
 from testkit.chaos.member import Member
 from testkit.chaos.mutual_tls import MutualTls
 from testkit.chaos.proxy import Network
 from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
-from testkit.ports import free_port
 
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
 START_SECONDS = 240.0

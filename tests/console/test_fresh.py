@@ -10,7 +10,7 @@ from services.cluster.figures import Measured
 from services.cluster.fresh import NotFresh, Recalled, require_fresh
 from services.contract import types as t
 from services.contract.errors import StartError
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 from tests.bench.test_figures import trial
 from tests.services.link_kit import worker
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 from tests.docs import npm
 from tests.docs.pages import ROOT, Block
 

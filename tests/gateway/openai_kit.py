@@ -17,7 +17,7 @@ import openai
 import pytest
 import yaml
 
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]

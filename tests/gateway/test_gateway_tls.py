@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from services.cluster.certificates import make_certificates
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 from tests.gateway.openai_kit import GUIDE, START_SECONDS, command_of, smg
 from tests.waiting import wait_until
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter, start_http_server
 
-from testkit.ports import free_port
+from services.runtime.ports import free_port
 from testkit.prometheus import Prometheus, PrometheusError, Sample, prometheus
 from tests.tools import tool
 from tests.waiting import wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.store import EmbeddedRedis
+from services.runtime.ports import free_port
 from services.runtime.registry import Registration
-from testkit.ports import free_port
 from tests.integration.known import known_verifier, request, stub
 from tests.processes.probed import LOADING, READY, WAITING, Probed, Says, probed
 from tests.processes.test_synthetic import TIMES

@@ -17,9 +17,9 @@ from orchestrator.session.ports import SessionKey
 from orchestrator.store import codec
 from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from services.runtime.ports import free_port
 from services.runtime.redis_client import DEFAULT_PREFIX
 from services.runtime.serving import TlsFiles
-from testkit.ports import free_port
 from testkit.redis_servers import (
     RedisCluster,
     Watched,

@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.store import EmbeddedRedis, WriterOptions, connect
 from services.contract.errors import StartError, StoreError
+from services.runtime.ports import free_port
 from services.runtime.redis_client import FAULTS, open_client
 from testkit.chaos.proxy import Network
-from testkit.ports import free_port
 from testkit.redis_servers import Server, folder_of_servers
 from tests.certificates import Authority
 from tests.contracts.backends import KEY, NEW

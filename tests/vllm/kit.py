@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from services.engine.port import Engine, Segment
 from tests.models import tiny_model, tiny_model_folder
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "olmo2", "gemma3_text", "mixtral")
 """Grouped heads, biases, norms of heads, norms behind, sliding windows, experts."""
 START_SECONDS = 600.0
 """Until four processes have read vLLM, on a slow machine that has other work."""
+READ = {"stderr": subprocess.PIPE, "text": True}
+"""Of a process whose last words are read."""
 GROUP = 32
 """Weights that have one scale in AWQ."""
 WIDE = {"hidden_size": 128, "head_dim": 32}
@@ -40,6 +44,17 @@ def _greedy(model, prompt: Sequence[int], count: int) -> list[int]:
     )
     found: list[int] = out[0, ids.shape[1] :].tolist()
     return found
+
+
+def greedy(engine: Engine, prompt: Sequence[int], count: int) -> list[int]:
+    """An engine's own greedy decoding, a step a token."""
+    cache, said = engine.new_cache(len(prompt) + count), []
+    fed = list(prompt)
+    while len(said) < count:
+        [logits] = engine.forward([Segment(cache, fed, logits_from=len(fed) - 1)])
+        fed = [int(logits[-1].argmax())]
+        said += fed
+    return said
 
 
 def quantized_folder(folder: Path, scheme: str) -> Path:

@@ -14,12 +14,18 @@ from paceline import Chunk, Client
 
 from services.contract.errors import StartError
 from services.engine import start
-from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model_folder, tiny_tokenizer
 from tests.processes.conftest import PROMPT, Up, start_up, tokens
 from tests.vllm.forked import in_a_process
-from tests.vllm.kit import ARCHITECTURES, START_SECONDS, plain, quantized_folder, wide_folder
+from tests.vllm.kit import (
+    ARCHITECTURES,
+    START_SECONDS,
+    greedy,
+    plain,
+    quantized_folder,
+    wide_folder,
+)
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -63,22 +69,15 @@ def test_workers_are_processes_that_run_vllm(up: Up) -> None:
             assert any("vllm" in entry.path for entry in worker.memory_maps())
 
 
-def greedy(target: Path, count: int) -> list[int]:
-    """What vLLM says behind the prompt, a step a token."""
+def said(target: Path, count: int) -> list[int]:
+    """What vLLM says behind the prompt."""
     spec = ModelSpec(str(target), threads=1, kv_capacity_tokens=2048, engine="vllm")
-    engine = start.load(spec)
-    cache, said = engine.new_cache(len(IDS) + count), []
-    fed = list(IDS)
-    while len(said) < count:
-        [logits] = engine.forward([Segment(cache, fed, logits_from=len(fed) - 1)])
-        fed = [int(logits[-1].argmax())]
-        said += fed
-    return said
+    return greedy(start.load(spec), IDS, count)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES[1:])
 def test_greedy_text_is_that_of_transformers(arch: str, folder: Path) -> None:
-    assert in_a_process(greedy, wide_folder(folder, arch), 40) == plain(arch, IDS, 40)
+    assert in_a_process(said, wide_folder(folder, arch), 40) == plain(arch, IDS, 40)
 
 
 def test_a_quantized_draft_model_drafts_for_a_quantized_target(
@@ -161,5 +160,5 @@ async def test_a_verifier_that_is_killed_in_the_middle_changes_no_text(up: Up) -
 
 def test_a_model_whose_state_cannot_be_rolled_back_is_refused_with_one_line(folder: Path) -> None:
     with pytest.raises(StartError, match="MambaSpec, which cannot be rolled back") as refused:
-        in_a_process(greedy, tiny_model_folder(folder, "mamba"), 1)
+        in_a_process(said, tiny_model_folder(folder, "mamba"), 1)
     assert "\n" not in str(refused.value)

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.runtime.ports import free_port
 from testkit.child import child
 from tests.models import tiny_tokenizer
 from tests.processes.conftest import COMMAND, PROMPT
-from tests.vllm.kit import START_SECONDS, plain, wide_folder
+from tests.vllm.kit import READ, START_SECONDS, plain, wide_folder
 
 pytestmark = pytest.mark.timeout(1800)
 
-READ = {"stderr": subprocess.PIPE, "text": True}
 IDS = tuple(tiny_tokenizer().encode(PROMPT))
 
 
@@ -32,8 +31,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared(tmp_path: Path) -> Sequence[str]:
     """What both machines are told."""
     (secret := tmp_path / "secret").write_text("a secret of a test")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     flags = ("--engine", "vllm", "--tensor-parallel", "2", "--nodes", "2", "--threads", "1")
     return (*flags, "--rank-address", address, "--rank-secret-file", str(secret))
 
@@ -93,12 +91,11 @@ def test_the_other_machine_ends_with_machine_0_and_not_before(
 SCRIPT = """
 import sys
 from services.engine import start
-from services.engine.port import Segment
-from services.engine.spec import ModelSpec
 from services.runtime.logs import setup_logging
 from services.verifier.main import _model_spec
 from services.verifier.settings import VerifierSettings
 from services.cluster.flags import Flags
+from tests.vllm.kit import greedy
 
 if __name__ == "__main__":
     setup_logging()
@@ -107,13 +104,8 @@ if __name__ == "__main__":
     settings = flags.read(VerifierSettings)
     with start.ranks(2, (), settings.machines()) as ranks:
         engine = start.load(_model_spec(settings), ranks)
-        cache, said = engine.new_cache(128), []
-        fed = [int(word) for word in sys.argv[1].split(",")]
-        while len(said) < 12:
-            [logits] = engine.forward([Segment(cache, fed)])
-            said.append(int(logits.argmax(1)[-1]))
-            fed = said[-1:]
-        print(*said, sep=",", flush=True)
+        ids = [int(word) for word in sys.argv[1].split(",")]
+        print(*greedy(engine, ids, 12), sep=",", flush=True)
 """
 
 

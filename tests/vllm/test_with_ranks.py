@@ -13,12 +13,11 @@ import pytest
 from testkit.child import child
 from tests.models import tiny_tokenizer
 from tests.processes.conftest import COMMAND, PROMPT, Up, start_up, tokens
-from tests.vllm.kit import START_SECONDS, plain, wide_folder
+from tests.vllm.kit import READ, START_SECONDS, plain, wide_folder
 
 pytestmark = pytest.mark.timeout(1800)
 
 IDS = tuple(tiny_tokenizer().encode(PROMPT))
-READ = {"stderr": subprocess.PIPE, "text": True}
 SPLIT = ("--engine", "vllm", "--tensor-parallel", "2")
 
 

@@ -18,6 +18,7 @@ from services.engine.spec import ModelSpec
 from services.engine.vllm import meeting
 from services.engine.vllm.others import NEWS_SECONDS, Child, Follower, Order
 from services.runtime.logs import in_a_line
+from services.runtime.ports import free_port
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,9 @@ class Ranks:
             )
         self._hear()
         each, host = len(self._here), self._machines.host
-        order = Order(spec, host, _free_port(host), each)
+        # Where torch may let the ranks meet.
+        port = free_port(LOOPBACK if host == LOOPBACK else "")
+        order = Order(spec, host, port, each)
         for one in self._followers:
             one.link.send(replace(order, cpus=divided(self._cpus, one.rank % each, each)))
         order.enter(0)
@@ -171,14 +174,6 @@ class Ranks:
 
 def _in_the_background(name: str, work: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=work, args=arguments, name=name, daemon=True).start()
-
-
-def _free_port(host: str) -> int:
-    """Where torch may let the ranks meet."""
-    with socket.socket() as free:
-        free.bind((LOOPBACK if host == LOOPBACK else "", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def divided(cpus: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
