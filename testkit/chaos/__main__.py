@@ -33,7 +33,7 @@ from bench.output import say, table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.contract.errors import StartError
 from testkit.chaos.faults import KINDS, kinds_on
-from testkit.chaos.forms import METHODS, form_cases
+from testkit.chaos.forms import form_cases, ways_of
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.report import content, show
@@ -166,7 +166,7 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
 
 def _cases(given: argparse.Namespace, draft: str) -> list[Case]:
     if given.forms:
-        return form_cases(given.seed, drafted=bool(draft))
+        return form_cases(given.seed, ways_of(draft)[0])
     return cases(given.tokens, SAME_TEXT if given.batch_invariant else WAYS)
 
 
@@ -193,7 +193,7 @@ def _layout(given: argparse.Namespace, target: str, draft: str) -> Layout:
         store=given.store,
         store_program=given.store_program,
         verifier_flags=(*computing(given), *grace),
-        drafter_flags=(*grace, *(("--method", METHODS) if given.forms and draft else ())),
+        drafter_flags=(*grace, *(ways_of(draft)[1] if given.forms else ())),
         orchestrator_flags=flags,
     )
 

@@ -5,19 +5,23 @@ number is bounded, so that answers end by themselves and no text needs to be cut
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from services.engine.checkpoint.heads import is_head
 from testkit.chaos.transcript import Case
 
 MAX_TOKENS = 192
 """More than any of the formats takes."""
-METHODS = "model,ngram,graph"
-"""What the ways need of a drafter."""
-MODEL_WAYS: tuple[dict[str, Any], ...] = (
+Way = dict[str, Any]
+"""How an answer is drafted and verified, as a request says it."""
+METHODS, HEAD_METHODS = "model,ngram,graph", "eagle,ngram"
+"""What the ways of a draft model, and of a head, need of a drafter."""
+MODEL_WAYS: tuple[Way, ...] = (
     {"method": "model"},
     {"rejection_sample_method": "standard", "method": "model"},
     {"rejection_sample_method": "block", "method": "model"},
@@ -27,7 +31,11 @@ MODEL_WAYS: tuple[dict[str, Any], ...] = (
     {"rejection_sample_method": "block", "method": "ngram,model"},
     {"rejection_sample_method": "coupled", "method": "graph", "num_candidates": 3},
 )
-NGRAM_WAYS: tuple[dict[str, Any], ...] = (
+HEAD_WAYS: tuple[Way, ...] = (
+    *(way | {"method": way["method"].replace("model", "eagle")} for way in MODEL_WAYS[:-1]),
+    {"rejection_sample_method": "coupled", "method": "ngram,eagle", "num_candidates": 3},
+)
+NGRAM_WAYS: tuple[Way, ...] = (
     {"method": "ngram"},
     {"rejection_sample_method": "standard", "method": "ngram"},
     {"rejection_sample_method": "block", "method": "ngram"},
@@ -208,15 +216,21 @@ FORMS = (
 )
 
 
-def form_cases(seed: int, *, drafted: bool) -> list[Case]:
-    """Every format in every way, at temperature 1; `drafted`: there is a draft model."""
-    ways = MODEL_WAYS if drafted else NGRAM_WAYS
+def ways_of(draft: str) -> tuple[Sequence[Way], tuple[str, ...]]:
+    """The ways of a draft model, of a head, or of n-grams alone; and their drafter's flags."""
+    if is_head(draft):
+        return HEAD_WAYS, ("--method", HEAD_METHODS)
+    return (MODEL_WAYS, ("--method", METHODS)) if draft else (NGRAM_WAYS, ())
+
+
+def form_cases(seed: int, ways: Sequence[Way]) -> list[Case]:
+    """Every format in every way, at temperature 1."""
     return [
         _case(form, way, 100 * seed + number) for number, form in enumerate(FORMS) for way in ways
     ]
 
 
-def _case(form: Form, way: dict[str, Any], seed: int) -> Case:
+def _case(form: Form, way: Way, seed: int) -> Case:
     sampled = {"temperature": 1.0, "seed": seed, "max_tokens": MAX_TOKENS}
     options = {**sampled, "json_schema": form.text, "include_rounds": True, **way}
     return Case(form.prompt, options, form.problem, form.early)

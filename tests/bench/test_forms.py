@@ -4,11 +4,12 @@ import random
 
 import pytest
 
+from services.cluster.models import DEMO_HEAD
 from services.contract.formats import problem
 from services.contract.types import FormatKind, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Structures
-from testkit.chaos.forms import FORMS, MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, Form, form_cases
+from testkit.chaos.forms import FORMS, MAX_TOKENS, MODEL_WAYS, Form, form_cases, ways_of
 from testkit.chaos.listener import Listener
 from testkit.chaos.run import departures, unlike_its_form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
@@ -56,9 +57,12 @@ def test_what_is_no_answer_is_told_in_one_line(answer: str, why: str):
     assert why in TOWN.problem(answer)
 
 
-@pytest.mark.parametrize("drafted", [True, False])
-def test_all_forms_meet_all_ways(drafted: bool):
-    made, ways = form_cases(5, drafted=drafted), MODEL_WAYS if drafted else NGRAM_WAYS
+@pytest.mark.parametrize("draft", ["a draft model", DEMO_HEAD, ""])
+def test_all_forms_meet_all_ways(draft: str):
+    ways, flags = ways_of(draft)
+    made = form_cases(5, ways)
+    asked = {name for way in ways for name in way["method"].split(",")}
+    assert asked == set(flags[1].split(",") if flags else ("ngram",))
     assert len(made) == len(FORMS) * len(ways)
     for form in FORMS:
         own = [case for case in made if case.prompt == form.prompt]
@@ -68,7 +72,7 @@ def test_all_forms_meet_all_ways(drafted: bool):
 
 
 def judged(text: str | None, finish: str = "stop") -> list[str]:
-    listener = Listener("chaos-00000", form_cases(0, drafted=True)[0])
+    listener = Listener("chaos-00000", form_cases(0, MODEL_WAYS)[0])
     heard = listener.transcript
     heard.token_ids, heard.text, heard.finish_reason = [1, 2, 3], text, finish
     return [*departures(listener, heard), *unlike_its_form(listener)]

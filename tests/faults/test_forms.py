@@ -2,7 +2,7 @@
 
 import pytest
 
-from testkit.chaos.forms import METHODS, form_cases
+from testkit.chaos.forms import METHODS, MODEL_WAYS, form_cases
 from testkit.chaos.health import whole
 from testkit.chaos.run import Chaos, ChaosPlan
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
@@ -25,7 +25,7 @@ async def test_answers_are_of_their_form_through_resumes_and_a_dying_verifier(mo
     plan = ChaosPlan(seed=2, faults=len(FAULTS), sessions=COUNT, at_once=6, kinds=FAULTS)
     with Cluster(layout) as cluster:
         await whole(cluster)
-        outcome = await Chaos(cluster, form_cases(2, drafted=True), plan).run()
+        outcome = await Chaos(cluster, form_cases(2, MODEL_WAYS), plan).run()
     assert outcome.violations == []
     assert set(outcome.counts) == set(FAULTS)
     assert outcome.formed.sessions == outcome.sessions >= COUNT
