@@ -17,9 +17,9 @@ from orchestrator.core.pacing import POLICIES
 from orchestrator.store.embedded import EmbeddedRedis
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec
+from services.runtime.affinity import available_cores
 
 FIXED = "fixed"
 STOP_SECONDS = 30.0

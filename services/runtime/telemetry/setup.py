@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -60,14 +61,12 @@ class Telemetry:
     @classmethod
     def start(
         cls,
-        service_name: str,
         role: str,
         worker_id: str = "",
         *,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         metrics_tls: Contexts | None = None,
-        version: str = "",
     ) -> Telemetry:
         """Begin. Reads the standard `OTEL_*` variables, which say what is exported where.
 
@@ -76,9 +75,9 @@ class Telemetry:
         StartError for a port that is taken or a variable we cannot satisfy.
         """
         about = {
-            names.SERVICE_NAME: service_name,
+            names.SERVICE_NAME: f"paceline-{role}",
             names.SERVICE_INSTANCE: worker_id,
-            names.SERVICE_VERSION: version,
+            names.SERVICE_VERSION: version("paceline"),
             names.ROLE: role,
         }
         resource = Resource.create({name: value for name, value in about.items() if value})
