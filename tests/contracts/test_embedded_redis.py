@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 STARTER = """
 import sys, time
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis()
 server.start()
 print(server.pid, server.url[7:], flush=True)
