@@ -33,17 +33,11 @@ from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime import serving
-<<<<<<< HEAD
 from services.runtime.atomic_file import write_line
-from services.runtime.format_vetting import Vetting
-from services.runtime.memory import keep_little
-=======
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
 from services.runtime.outage import Outage
-from services.runtime.readyfile import write_line
->>>>>>> main
 from services.runtime.redis_client import checked_url
 from services.runtime.registry import WorkerRegistry
 from services.runtime.serving import GrpcServer, Health

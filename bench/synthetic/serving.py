@@ -18,11 +18,8 @@ from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, wor
 from services.cluster.supervisor import ProcessSpec, Supervisor
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec
-<<<<<<< HEAD
 from services.runtime.affinity import available_cores
-=======
 from services.runtime.embedded_redis import EmbeddedRedis
->>>>>>> main
 
 STOP_SECONDS = 30.0
 """For all processes together, one after another."""
