@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.contract.step_records import StepEntry
 from services.engine.port import Segment
+from services.runtime.step_records import StepEntry
 from services.verifier.judging import Judged
 from services.verifier.session import Task, VerifySession
 

@@ -17,8 +17,6 @@ from typing import NamedTuple, TypeVar, assert_never
 from torch import Tensor
 
 from services.contract.errors import out_of_memory
-from services.contract.step_records import StepRecord
-from services.contract.turns import exchange
 from services.contract.types import (
     CloseVerify,
     FailureReason,
@@ -36,6 +34,8 @@ from services.contract.types import (
 )
 from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
+from services.runtime.step_records import StepRecord
+from services.scheduling.turns import exchange
 from services.verifier.batch import (
     Part,
     Step,

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.contract.turns import STEPS, Claim, exchange
 from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
 from services.engine.lending import Ahead, Offer
 from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
+from services.scheduling.turns import STEPS, Claim, exchange
 from services.verifier.gathering import Habit
 from services.verifier.scores import first_scored
 from services.verifier.states import Telling

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from services.contract.states import Fate, OnStates, StateRows, rows_a_message
-from services.contract.tree_handover import StateExchange
 from services.contract.types import States, Verdict
 from services.engine.port import Engine, Segment
+from services.runtime.tree_handover import StateExchange
 from services.verifier.description import states_of
 
 if TYPE_CHECKING:
