@@ -11,7 +11,8 @@ from torch import Tensor
 from services.engine.port import Segment
 from services.runtime.step_records import StepEntry
 from services.verifier.judging import Judged
-from services.verifier.session import Task, VerifySession
+from services.verifier.session import VerifySession
+from services.verifier.types import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,9 @@ from services.verifier.refusals import (
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.scores import most_rows, prompt_scores, within
-from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession, by_seniority
+from services.verifier.session import MOST_QUEUED, VerifySession, by_seniority
 from services.verifier.states import StateTeller, after
+from services.verifier.types import Block, Key, Task
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
 PREFIX_SHARE = 0.5
