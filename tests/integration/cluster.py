@@ -18,9 +18,9 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE
 from orchestrator.frontdoor.inference import Inference
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder
-from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
+from orchestrator.session.options import Options
+from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
@@ -43,6 +43,7 @@ from services.engine.skip_mask import SkipMask
 from services.engine.spec import ModelSpec
 from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import (
     Dialing,
@@ -294,7 +295,7 @@ async def orchestrator(
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
         known = await pool.ready(60)
         await pool.settle(60)
-        telemetry = Telemetry.start("test", role="orchestrator")
+        telemetry = Telemetry.start("orchestrator")
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
         if not options.get("fallback"):

@@ -9,7 +9,9 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import RoundRecord
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import ServedModel, SessionSpec, build_spec
+from orchestrator.frontdoor.requests import build_spec
+from orchestrator.session.served_model import ServedModel
+from orchestrator.session.spec import SessionSpec
 from services.contract.types import VerifyMode
 from tests.orchestrator.text_kit import tokenizer
 
@@ -41,6 +43,13 @@ def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
 def round_record(**changed: Any) -> RoundRecord:
     own = {"round": 1, "base_len": 1, "mode": VerifyMode.COUPLED}
     return RoundRecord(**own | {"started_at": 100.0, "ended_at": 100.0635} | TOLD | changed)
+
+
+NOTHING = round_record(
+    **{name: type(told)() for name, told in TOLD.items()},
+    base_len=0, mode=None, started_at=0.0, ended_at=0.0,
+)  # fmt: skip
+"""A round of zeros, for tests that care for a few of its fields."""
 
 
 def sampled(**params: Any) -> SessionSpec:
