@@ -8,7 +8,7 @@ import pytest
 from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT
+from orchestrator.session.tenants import DEFAULT_TENANT
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, Cluster, cluster

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.requests import SessionSpec, dump_spec, load_spec, record
+from orchestrator.session import spec_record
+from orchestrator.session.spec import SessionSpec
+from orchestrator.session.spec_record import dump_spec, load_spec
 from services.contract.errors import DataLoss, StoreError
 from tests.orchestrator.request_kit import MODEL, make, sampled
 
@@ -182,7 +184,7 @@ def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
 def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_something(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(record, "FIRST_NUMBERS", record.FIRST_NUMBERS - {"min_p"})
+    monkeypatch.setattr(spec_record, "FIRST_NUMBERS", spec_record.FIRST_NUMBERS - {"min_p"})
     for value, version in ((0.0, 1), (0.25, 3)):
         spec = make(sampling=pb.SamplingParams(min_p=value))
         stored = json.loads(dump_spec(spec))
