@@ -6,7 +6,7 @@ With `--check` it writes nothing and fails if the file is not what it would writ
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from services.runtime.telemetry import names
@@ -43,16 +43,41 @@ those `discarded` and `abandoned`.
 
 def page() -> str:
     """The whole page, as Markdown."""
-    sections = (
-        _INTRODUCTION,
-        _spans(),
-        _outcomes(),
-        _fallbacks(),
-        _failures(),
-        _attributes(),
-        _metrics(),
+    meaning = "what it means"
+    spans = (
+        (f"`{span.name}`", span.process, span.kind, span.parent, span.help)
+        for span in names.every_span()
     )
-    return "\n".join(sections)
+    metrics = (
+        (
+            f"`{metric.name}`",
+            f"`{metric.prometheus}`",
+            metric.kind.value,
+            metric.unit.strip("{}"),
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.help,
+        )
+        for metric in names.every_metric()
+    )
+    sections = (
+        _section("Spans", ("span", "made by", "kind", "parent", "what it is"), spans),
+        _section("Outcomes of a round", ("outcome", meaning), _words(names.OUTCOMES)),
+        _section(
+            "Reasons of a round without a draft", ("reason", meaning), _words(names.FALLBACKS)
+        ),
+        _section("Errors that end a session", ("type", meaning), _words(names.FAILURES)),
+        _section(
+            "Attributes",
+            ("attribute", meaning),
+            _words({attribute: attribute.help for attribute in names.every_attribute()}),
+        ),
+        _section(
+            "Metrics",
+            ("metric", "on /metrics", "kind", "unit", "labels", "what it counts"),
+            metrics,
+        ),
+    )
+    return "\n".join([_INTRODUCTION, *sections])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,48 +92,8 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _spans() -> str:
-    rows = (
-        (f"`{span.name}`", span.process, span.kind, span.parent, span.help)
-        for span in names.every_span()
-    )
-    return _section("Spans", ("span", "made by", "kind", "parent", "what it is"), rows)
-
-
-def _outcomes() -> str:
-    rows = ((f"`{outcome}`", help) for outcome, help in names.OUTCOMES.items())
-    return _section("Outcomes of a round", ("outcome", "what it means"), rows)
-
-
-def _fallbacks() -> str:
-    rows = ((f"`{reason}`", help) for reason, help in names.FALLBACKS.items())
-    return _section("Reasons of a round without a draft", ("reason", "what it means"), rows)
-
-
-def _failures() -> str:
-    rows = ((f"`{failure}`", help) for failure, help in names.FAILURES.items())
-    return _section("Errors that end a session", ("type", "what it means"), rows)
-
-
-def _attributes() -> str:
-    rows = ((f"`{attribute}`", attribute.help) for attribute in names.every_attribute())
-    return _section("Attributes", ("attribute", "what it means"), rows)
-
-
-def _metrics() -> str:
-    rows = (
-        (
-            f"`{metric.name}`",
-            f"`{metric.prometheus}`",
-            metric.kind.value,
-            metric.unit.strip("{}"),
-            ", ".join(f"`{label}`" for label in metric.labels),
-            metric.help,
-        )
-        for metric in names.every_metric()
-    )
-    head = ("metric", "on /metrics", "kind", "unit", "labels", "what it counts")
-    return _section("Metrics", head, rows)
+def _words(meanings: Mapping[str, str]) -> Iterable[Sequence[str]]:
+    return ((f"`{word}`", meaning) for word, meaning in meanings.items())
 
 
 def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
