@@ -92,8 +92,6 @@ def collected(*runs: Sequence[str]) -> list[set[str]]:
     )
     parts = done.stdout.split(CUT)[:-1]
     assert not any(re.search(r"\d errors?", part) for part in parts), done.stdout[-2000:]
-    # What a message of protobuf says has one space or two, as it likes.
-    parts = [re.sub(" +", " ", part) for part in parts]
     return [{line for line in part.splitlines() if "::" in line} for part in parts]
 
 
