@@ -144,6 +144,11 @@ class BenchOptions(Models):
             raise StartError(f"--drafters: {drafter} needs --lookahead")
 
     @property
+    def runs_no_model(self) -> bool:
+        """Whether workers sleep for given times instead."""
+        return self.synthetic is not None or self.trace is not None
+
+    @property
     def cores(self) -> CorePlan:
         """The cores of verifier and drafter: the same in every cluster."""
         return next(iter(self.clusters.values())).core_plan(available_cores())

@@ -17,20 +17,13 @@ from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.inference import Inference
-from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder, watch_memory
+from orchestrator.session.options import Options
 from orchestrator.session.ports import Durability
+from orchestrator.session.ranges import MAX_REQUEST_BYTES
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store import (
-    EmbeddedRedis,
-    Outage,
-    RedisSessionStore,
-    StoreOptions,
-    WriterOptions,
-    connect,
-)
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
 from orchestrator.store.store_health import watch
 from orchestrator.workers.discovery import Subsetting, discover
 from orchestrator.workers.link import LinkLimits
@@ -40,8 +33,10 @@ from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime import serving
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
+from services.runtime.outage import Outage
 from services.runtime.readyfile import write_line
 from services.runtime.redis_client import checked_url
 from services.runtime.registry import WorkerRegistry

@@ -200,7 +200,7 @@ def _float_of(dtype: str | None) -> str | None:
 
 
 def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:
-    from bench.tokens import source_folder
+    from services.engine.checkpoint.bundle import source_folder
 
     assert options.peers.vllm_python is not None
     folder = source_folder(options.target, engine["dtype"])

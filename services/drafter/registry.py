@@ -163,14 +163,10 @@ def _text(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 def _drafting(settings: DrafterSettings) -> dict[str, Any]:
     """How a draft model, or a head, drafts."""
-    from services.drafter.methods.model.branches import PrepareRules
-
-    rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
     return {
         "step_tokens": settings.step_tokens,
         "q_top": settings.q_top,
         "trees": _growth(settings) if settings.tree == "measured" else None,
-        "prepare": rules if rules.tokens else None,
     }
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.store import EmbeddedRedis
-from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from services.runtime.embedded_redis import EmbeddedRedis, find_server
 from tests.waiting import wait_until
 
 STARTER = """
 import sys, time
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis()
 server.start()
 print(server.pid, server.url[7:], flush=True)

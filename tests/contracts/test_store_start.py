@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store import EmbeddedRedis, connect
+from orchestrator.store import connect
 from services.contract.errors import DataLoss, NotFound, StartError
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import KEY, NEW
 from tests.contracts.replicas import ask
 

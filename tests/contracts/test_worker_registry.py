@@ -8,12 +8,13 @@ import uvloop
 from fakeredis import FakeServer
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store import EmbeddedRedis, StoreOptions, connect
+from orchestrator.store import StoreOptions, connect
 from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.subset import Member
 from services.contract.errors import StartError, StoreError
 from services.contract.types import Progress, Role, WorkerDescription
 from services.runtime import presence
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.registry import RegisteredWorker, Registration, WorkerRegistry
 from services.runtime.tasks import end
 from testkit.chaos.proxy import Network

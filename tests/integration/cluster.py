@@ -18,9 +18,9 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE
 from orchestrator.frontdoor.inference import Inference
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder
-from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
+from orchestrator.session.options import Options
+from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
@@ -29,7 +29,6 @@ from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
 from services.drafter.methods.model.ahead import AheadRules
-from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -44,6 +43,7 @@ from services.engine.skip_mask import SkipMask
 from services.engine.spec import ModelSpec
 from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import (
     Dialing,
@@ -182,9 +182,7 @@ SKIPPED = SkipMask.of(2, attention=[1], mlp=[0])
 # Random models are sure of nothing: all their candidates stay, and repetitions are merged.
 BUSHY = GraphRules(64, 0.0, 0.0, repeat=0)
 DRAFTERS: dict[str, Callable[[str, int], Any]] = {
-    "model": lambda arch, seed: ModelDrafter(
-        engine(arch, seed), trees=default_growth, prepare=PrepareRules(16, 8, least=0.0)
-    ),
+    "model": lambda arch, seed: ModelDrafter(engine(arch, seed), trees=default_growth),
     "skip": lambda arch, seed: SkipDrafter(engine(arch, seed), SKIPPED, Exit(0.3)),
     "graph": lambda arch, seed: GraphDrafter(
         engine(arch, seed), BUSHY, plan=lambda: FixedGrowth(4, 6, 24)

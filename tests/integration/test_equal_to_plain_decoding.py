@@ -111,34 +111,6 @@ async def test_the_target_as_its_own_drafter_is_always_accepted_and_never_rolled
             assert {stats.epoch for stats in run.rounds} == {1}
 
 
-@pytest.mark.parametrize("pacing", ["eager", "matched"])
-async def test_what_is_prepared_for_verdicts_is_used_and_changes_no_text(pacing):
-    """Drafts of the target itself, and of another model, whose window is soon full."""
-    greedily = plain(PROMPT, TOKENS)
-    for seed in (0, 3):
-        drafter = await start_drafter(seed=seed)
-        options = {"pacing": pacing, "fallback": False}
-        async with cluster([await start_verifier()], [drafter], PATIENT, **options) as running:
-            alone = await coupled(running, disable_speculative_decoding=True)
-            for window in (2, 4):
-                own = await greedy(running, num_speculative_tokens=window)
-                assert list(own.token_ids) == greedily
-                drafted = await coupled(running, num_speculative_tokens=window)
-                assert drafted.token_ids == alone.token_ids
-        prepared = drafter.host._core._drafters["model"].prepared
-        assert prepared.fed > 0
-        assert seed or prepared.hits > 0, "what the target itself says next was there"
-
-
-async def test_synchronous_speculation_prepares_nothing_while_the_verifier_works():
-    drafter = await start_drafter(seed=0)
-    options = {"pacing": "fixed", "fallback": False}
-    async with cluster([await start_verifier()], [drafter], **options) as running:
-        run = await greedy(running, num_speculative_tokens=2)
-    assert run.speculation.num_draft_tokens > 0
-    assert drafter.host._core._drafters["model"].prepared.fed == 0
-
-
 async def test_look_ahead_drafts_of_the_target_bring_two_tokens_or_more_for_two_forwards():
     drafters = [await start_drafter(methods=("lookahead",))]
     options = {"pacing": "fixed", "patience": PATIENT}

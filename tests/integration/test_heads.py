@@ -19,7 +19,6 @@ from services.contract.types import Role
 from services.drafter.core import DrafterCore
 from services.drafter.methods.eagle.eagle import EagleDrafter
 from services.drafter.methods.model.ahead import AheadRules
-from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.eagle.loading import load_head
@@ -66,7 +65,7 @@ def head(request, tmp_path_factory):
 
 
 def methods(head) -> dict[str, Any]:
-    eagle, ngram = EagleDrafter(head, prepare=PrepareRules(16, 8, least=0.0)), NgramDrafter()
+    eagle, ngram = EagleDrafter(head), NgramDrafter()
     both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), methods=("ngram", "eagle"))
     return {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
 

@@ -9,8 +9,8 @@ from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.grpc.decoding import incoming
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT
 from orchestrator.session.ports import SessionKey
+from orchestrator.session.tenants import DEFAULT_TENANT
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier

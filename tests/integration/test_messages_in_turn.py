@@ -8,10 +8,10 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.frontdoor.grpc import call_limits as door_module
 from orchestrator.frontdoor.intake import AT_ONCE
 from orchestrator.frontdoor.long_requests import LARGE
+from services.runtime.serving.bearer import token_entry
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, door_of, known_verifier, read, request, stub, text
 from tests.waiting import until

@@ -8,8 +8,8 @@ import paceline
 import pytest
 from paceline import Chunk, Client, Complete, SessionStatus, Started
 
-from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.store import StoreOptions
+from services.runtime.serving.bearer import token_entry
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (

@@ -6,7 +6,7 @@ import pytest
 from paceline import InvalidArgument
 from paceline.client import Client
 
-from orchestrator.frontdoor.authentication import token_entry
+from services.runtime.serving.bearer import token_entry
 from services.verifier.caches import Caches
 from services.verifier.session import VerifySession
 from tests.integration.cluster import (

@@ -10,7 +10,7 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.frontdoor.response_formats import ResponseFormats
-from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from orchestrator.session.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, FormatMarker, ResolvedSampling, ResponseFormat
 from tests.answers import answer_schema, is_answer

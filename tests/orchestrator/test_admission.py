@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.frontdoor.admission import WORK_BURST, Admission, Work
 from orchestrator.frontdoor.grpc.call_limits import LATE_SECONDS, Refusals
-from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from orchestrator.session.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 
 

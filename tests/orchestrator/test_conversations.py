@@ -10,7 +10,8 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
-from orchestrator.frontdoor.requests import SessionSpec, build_spec, check_counts
+from orchestrator.frontdoor.requests import build_spec, check_counts
+from orchestrator.session.spec import SessionSpec
 from orchestrator.text import Conversation, Tokenizer
 from services.contract.errors import InvalidRequest
 from tests.orchestrator.chat_templates import CALLS_IN_TAGS, CHATML, DATED, THINKS

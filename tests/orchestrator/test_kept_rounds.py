@@ -9,10 +9,10 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
 from orchestrator.frontdoor.grpc.replies import session_round
-from orchestrator.frontdoor.requests import dump_spec
 from orchestrator.session.ports import StoredRound, StoredSession
+from orchestrator.session.round_records import dump_round, load_round, session_rounds
+from orchestrator.session.spec_record import dump_spec
 from orchestrator.session.totals import SpecTotals
-from orchestrator.store.round_records import dump_round, load_round, session_rounds
 from services.contract.types import Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import sampled
 from tests.orchestrator.round_kit import NOTHING

@@ -20,7 +20,7 @@ from orchestrator.frontdoor.grpc.decoding import incoming, read_request
 from orchestrator.frontdoor.long_requests import LARGE, LARGE_AT_ONCE, LONG, RequestThreads
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
-from orchestrator.frontdoor.requests.spec import _in_parts
+from orchestrator.session.spec import _in_parts
 from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text import tokenizer as tokenizer_module
 from orchestrator.text.lengths import _COMPOSED, reach_of

@@ -15,6 +15,9 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests.checks import shown
+from orchestrator.session.served_model import parse_defaults
+from orchestrator.session.spec import SessionSpec
+from orchestrator.session.spec_record import dump_spec, load_spec
 from services.contract.errors import DataLoss
 from services.contract.sampling import to_float32
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
@@ -104,7 +107,7 @@ RULES = {
 }
 
 
-def ruled(rule: str, method: str = "model", **fields: Any) -> requests.SessionSpec:
+def ruled(rule: str, method: str = "model", **fields: Any) -> SessionSpec:
     speculation = pb.SpeculationParams(
         rejection_sample_method=RULES[rule], method=method, **fields.pop("speculation", {})
     )
@@ -115,7 +118,7 @@ def ruled(rule: str, method: str = "model", **fields: Any) -> requests.SessionSp
 def test_the_least_value_is_allowed_as_float32_has_it(name: str) -> None:
     asked = sampled(**{name: 1e-4})
     assert getattr(asked.sampling, name) == to_float32(1e-4)
-    assert requests.load_spec(requests.dump_spec(asked), asked.prompt).sampling == asked.sampling
+    assert load_spec(dump_spec(asked), asked.prompt).sampling == asked.sampling
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -204,7 +207,7 @@ def test_the_models_defaults_fill_what_is_left_out() -> None:
         '{"temperature": 0.6, "top_p": 0.9, "top_k": 40, "do_sample": false, "min_p": 0.05,'
         ' "repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_penalty": -0.5}'
     )
-    model = replace(MODEL, defaults=requests.parse_defaults(text))
+    model = replace(MODEL, defaults=parse_defaults(text))
     sampling = make(model).sampling
     assert sampling.temperature == to_float32(0.6)
     assert (sampling.top_p, sampling.top_k) == (to_float32(0.9), 40)
@@ -215,7 +218,7 @@ def test_the_models_defaults_fill_what_is_left_out() -> None:
     numbers += ("presence_penalty", "frequency_penalty")
     given = {name: getattr(neutral, name) for name in numbers}
     assert make(model, sampling=pb.SamplingParams(**given)) == make()
-    assert requests.parse_defaults(text).warnings == ()
+    assert parse_defaults(text).warnings == ()
 
 
 UNUSABLE = {"repetition_penalty": (0.0, 2.5), "min_p": (1.1, True), "presence_penalty": (-3,)}
@@ -232,21 +235,21 @@ NAMED = [(name, value) for name, values in UNUSABLE.items() for value in values]
     ],
 )
 def test_a_default_that_cannot_be_used_is_neutral_and_named(config: str, name: str) -> None:
-    defaults = requests.parse_defaults(config)
-    assert replace(defaults, warnings=()) == requests.parse_defaults("")
+    defaults = parse_defaults(config)
+    assert replace(defaults, warnings=()) == parse_defaults("")
     (warning,) = defaults.warnings
     assert name in warning
 
 
 @pytest.mark.parametrize("config", ["", "{}", '{"repetition_penalty": 1.0, "top_k": null}'])
 def test_a_neutral_generation_config_warns_of_nothing(config: str) -> None:
-    assert requests.parse_defaults(config).warnings == ()
+    assert parse_defaults(config).warnings == ()
 
 
 def test_a_negative_zero_is_a_zero() -> None:
     text = '{"temperature": -0.0, "min_p": -0.0, "presence_penalty": -0.0}'
-    plain = requests.parse_defaults('{"temperature": 0.0}')
-    assert repr(requests.parse_defaults(text)) == repr(plain)
+    plain = parse_defaults('{"temperature": 0.0}')
+    assert repr(parse_defaults(text)) == repr(plain)
     given = {"temperature": -0.0, "min_p": -0.0, "frequency_penalty": -0.0}
     assert repr(sampled(**given)) == repr(sampled(temperature=0.0))
 
@@ -395,9 +398,9 @@ def test_a_spec_survives_being_stored() -> None:
     params |= {"frequency_penalty": -1.3, "presence_penalty": 0.7, "repetition_penalty": 1.3}
     sampling = pb.SamplingParams(logit_bias={3: 0.3, 1: -100.0}, **params)
     spec = ruled("STANDARD", sampling=sampling, speculation={"num_candidates": 3})
-    assert requests.load_spec(requests.dump_spec(spec), spec.prompt) == spec
+    assert load_spec(dump_spec(spec), spec.prompt) == spec
     for field in fields(spec):
-        assert type(getattr(requests.load_spec(requests.dump_spec(spec), ()), field.name)) is type(
+        assert type(getattr(load_spec(dump_spec(spec), ()), field.name)) is type(
             getattr(spec, field.name)
         )
 
@@ -405,7 +408,7 @@ def test_a_spec_survives_being_stored() -> None:
 @pytest.mark.parametrize("record", [b"", b"{", b"[]", b"{}", b'{"version": 1}'])
 def test_a_record_of_another_kind_is_data_loss(record: bytes) -> None:
     with pytest.raises(DataLoss, match="cannot be read"):
-        requests.load_spec(record, ())
+        load_spec(record, ())
 
 
 def test_a_spec_opens_its_text_stream() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.requests import dump_spec, load_spec, record
+from orchestrator.session import spec_record
+from orchestrator.session.spec_record import dump_spec, load_spec
 from services.contract.errors import DataLoss, StoreError
 from tests.orchestrator.request_kit import MODEL, make, sampled
 
@@ -117,7 +118,7 @@ def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
 def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_something(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(record, "FIRST_NUMBERS", record.FIRST_NUMBERS - {"min_p"})
+    monkeypatch.setattr(spec_record, "FIRST_NUMBERS", spec_record.FIRST_NUMBERS - {"min_p"})
     for value, version in ((0.0, 1), (0.25, 3)):
         spec = make(sampling=pb.SamplingParams(min_p=value))
         stored = json.loads(dump_spec(spec))

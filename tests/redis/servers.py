@@ -15,8 +15,8 @@ from redis.crc import key_slot
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import codec
-from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from services.runtime.embedded_redis import find_server
 from services.runtime.ports import free_port
 from services.runtime.redis_client import DEFAULT_PREFIX
 from services.runtime.serving import TlsFiles
