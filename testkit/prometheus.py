@@ -38,14 +38,6 @@ class Sample:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One series over a range: (Unix time, value), oldest first."""
-
-    labels: Mapping[str, str]
-    points: tuple[tuple[float, float], ...]
-
-
 class Prometheus:
     """A client of the server at `address` (HOST:PORT), which scrapes `targets`."""
 
@@ -67,14 +59,6 @@ class Prometheus:
                 return [Sample({}, float(data["result"][1]))]
             case other:
                 raise PrometheusError(f"{expr} gives a {other}, and only a vector has samples")
-
-    def query_range(self, expr: str, start: float, end: float, step: float) -> list[Series]:
-        """What an expression says every `step` seconds in between. Raises PrometheusError."""
-        data = self._ask("query_range", query=expr, start=start, end=end, step=step)
-        return [
-            Series(one["metric"], tuple((at, float(value)) for at, value in one["values"]))
-            for one in data["result"]
-        ]
 
     def wait_until_scraped(self, timeout: float = 30.0) -> None:
         """Wait until every target answers. Raises PrometheusError with what is in the way."""

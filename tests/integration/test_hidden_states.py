@@ -8,7 +8,6 @@ import torch
 
 from orchestrator.core.state import Limits
 from services.contract.states import StateShape
-from services.contract.types import States, Verdict
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -23,10 +22,8 @@ from tests.integration.cluster import (
     PROMPT,
     cluster,
     engine,
-    plain,
     serve,
     start_core,
-    start_worker,
     target,
 )
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
@@ -132,27 +129,6 @@ async def test_blocks_that_extend_others_tell_them_once():
         method.only.check(text)
 
 
-async def test_a_long_prompt_comes_in_chunks():
-    method = model()
-    judge = await verifier(max_step_tokens=32, target_step_ms=1.0)
-    async with cluster([judge], [await drafter(method)], PATIENT) as running:
-        text = await text_of(running, prompt=LONG)
-        heard = method.only
-        heard.check(text)
-        assert heard.times > TOKENS / 8 + 2
-
-
-async def test_of_what_was_cached_nothing_comes():
-    method = model()
-    async with cluster([await verifier()], [await drafter(method)], PATIENT) as running:
-        (await text_of(running, prompt=LONG), method.only)
-        text = await text_of(running, prompt=LONG)
-        heard = method.only
-        first = min(heard.rows)
-        assert first >= 16
-        heard.check(text, first)
-
-
 async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
     methods = model(3), model(3)
     workers = [await drafter(method, f"d{number}") for number, method in enumerate(methods)]
@@ -210,34 +186,3 @@ async def test_a_drafter_that_no_verifier_can_serve_is_left_alone_and_the_text_c
             assert run.speculation.num_draft_tokens == 0
     assert method.heard == {}
     assert caplog.text.count("no verifier tells them") == 1
-
-
-LIES = {
-    "cut short": lambda event: event._replace(states=event.states[:-1]),
-    "too many": lambda event: event._replace(states=event.states * 3),
-    "of no epoch": lambda event: event._replace(epoch=event.epoch + isinstance(event, States)),
-    "of no place": lambda event: (
-        event._replace(position=1 << 31) if isinstance(event, States) else event
-    ),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-async def test_states_that_cannot_be_cost_no_session(lie):
-    loaded, method = engine(), model()
-
-    def told(emit):
-        def tell(link, event):
-            carries = isinstance(event, States | Verdict) and event.states
-            emit(link, LIES[lie](event) if carries else event)
-
-        return VerifierCore(loaded, emit=tell, worker_id="liar")
-
-    judge = await start_worker(told, loaded.bundle)
-    async with cluster([judge], [await drafter(method)], PATIENT) as running:
-        run = await greedy(running, method="eagle")
-    assert list(run.token_ids) == plain(PROMPT, TOKENS)
-    assert run.speculation.num_draft_tokens > 0
-    first = len(tiny_tokenizer().encode(PROMPT)) - 1
-    heard = method.only.rows if method.heard else {}
-    assert all(position >= first for position in heard), "nothing of the prompt"

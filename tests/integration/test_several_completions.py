@@ -208,14 +208,6 @@ async def test_all_of_an_ephemeral_request_are_aborted_from_afar_though_the_firs
         await stream.aclose()
 
 
-async def test_a_reader_that_leaves_ends_all():
-    async with slow() as running:
-        async with running.client.generate("ab", n=3, **ENDLESS) as stream:
-            await begun(stream)
-            assert running.inference.active_sessions == 3
-        await until(lambda: not running.inference.active_sessions)
-
-
 async def test_the_same_request_attaches_to_all_and_another_is_refused():
     async with slow() as running:
         client = running.client

@@ -7,7 +7,6 @@ import pytest
 from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
-from orchestrator.workers.link import LinkLimits, WorkerLink
 from services.cluster import local
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
@@ -154,19 +153,6 @@ async def test_a_full_drafter_means_no_drafter(caplog):
     assert run.speculation.num_draft_tokens == 0
 
 
-async def test_a_full_verifier_lets_sessions_wait_and_serves_them_all():
-    prompt_and_output = 120
-    small = await start_verifier("v1", kv_capacity_tokens=2 * prompt_and_output)
-    async with cluster([small], []) as running:
-        runs = await asyncio.gather(
-            *(
-                running.client.generate(PROMPT, temperature=0.0, max_tokens=40, ignore_eos=True)
-                for _ in range(6)
-            )
-        )
-    assert {run.token_ids for run in runs} == {tuple(plain(PROMPT, 40))}
-
-
 async def test_the_sooner_of_two_waiting_sessions_gets_the_verifier_first():
     """Room for one session at a time; those that wait came in the other order."""
     small = engine(kv_capacity_tokens=280)
@@ -252,6 +238,14 @@ async def test_a_local_cluster_does_not_start_without_the_drafters_that_it_was_a
             await local._require_drafters(spec, running.address, {drafter.address, odd.address})
 
 
+async def test_the_pool_knows_how_long_a_step_takes_by_role_and_method():
+    async with cluster([await start_verifier()], [await start_drafter()]) as running:
+        await running.client.generate(PROMPT, temperature=0.0, max_tokens=200, ignore_eos=True)
+        await until(lambda: all(running.pool.step_ms(role) for role in Role))
+        assert running.pool.step_ms(Role.DRAFTER, "model") > 0
+        assert running.pool.step_ms(Role.DRAFTER, "ngram") == 0
+
+
 async def test_workers_are_counted_and_their_memory_is_heard_of_until_they_are_gone():
     verifier = await known_verifier(1.0)
     async with (
@@ -267,31 +261,3 @@ async def test_workers_are_counted_and_their_memory_is_heard_of_until_they_are_g
         await verifier.kill()
         await until(lambda: not pool.connected(Role.VERIFIER))
         assert pool.reports(Role.VERIFIER) == []
-
-
-async def test_a_link_that_was_cut_off_is_made_again_while_its_worker_is_well():
-    drafter = await start_drafter(seed=3)
-    ups: list[WorkerLink] = []
-    downs: list[str] = []
-
-    async def on_up(link: WorkerLink) -> None:
-        ups.append(link)
-
-    link = WorkerLink(
-        drafter.address,
-        Role.DRAFTER,
-        "orchestrator",
-        on_up=on_up,
-        on_event=lambda _link, _event: None,
-        on_down=lambda _link, reason: downs.append(reason),
-        limits=LinkLimits(),
-    )
-    link.start()
-    for cut in range(3):
-        await until(lambda cut=cut: len(ups) > cut and link.up)
-        link.cut("it was told to")
-        await until(lambda cut=cut: len(downs) > cut)
-    await until(lambda: len(ups) == 4)
-    assert downs == ["it was told to"] * 3
-    await link.close()
-    await drafter.kill()

@@ -1,6 +1,5 @@
 """The Prometheus of tests and benches: it scrapes, answers, and says what is wrong."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,14 +49,6 @@ def test_what_is_scraped_can_be_asked_for_with_its_labels(server, target):
     assert sample.labels["instance"] == target
     assert server.query("1 + 1") == [Sample({}, 2.0)]
     assert server.query("no_such_metric") == []
-
-
-def test_a_range_has_a_point_for_each_step(server):
-    time.sleep(3 * INTERVAL_SECONDS)
-    now = time.time()
-    [series] = server.query_range("eggs_total", now - 0.4, now, 0.2)
-    assert series.labels["colour"] == "brown"
-    assert [value for _, value in series.points] == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize(

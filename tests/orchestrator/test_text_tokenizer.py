@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.text import TextStream, Tokenizer
+from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest, StartError
 from services.contract.types import TokenizerBundle
 from tests.orchestrator.text_kit import (
@@ -91,15 +91,6 @@ def test_the_demo_conversation_gives_the_ids_of_transformers(demo: tuple[Tokeniz
         chat = as_chat(messages)
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         assert list(ours.encode_conversation(conversation(*messages))) == wanted
-
-
-@pytest.mark.demo_model
-def test_the_demo_text_streams_to_the_text_it_was(demo: tuple[Tokenizer, Any]) -> None:
-    ours, _ = demo
-    for text in TEXTS:
-        stream = TextStream(ours)
-        stream.append(ours.encode(text))
-        assert stream.text == ours.decode(ours.encode(text))
 
 
 def test_a_tiny_tokenizer_gives_the_ids_of_transformers() -> None:
