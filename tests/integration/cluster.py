@@ -295,7 +295,7 @@ async def orchestrator(
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
         known = await pool.ready(60)
         await pool.settle(60)
-        telemetry = Telemetry.start("test", role="orchestrator")
+        telemetry = Telemetry.start("orchestrator")
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
         if not options.get("fallback"):

@@ -18,7 +18,7 @@ from paceline import Client
 
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec
-from services.cluster.tether import available_cores
+from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 from testkit.prometheus import Prometheus, Sample, prometheus

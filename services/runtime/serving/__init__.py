@@ -2,8 +2,7 @@
 
 border     the one place where exceptions become gRPC statuses, by a table
 options    listening, channel and server options
-parsing    requests that cannot be parsed
-aborted_calls  aborted calls free their memory
+calls      around every method: requests that cannot be parsed, aborted calls' memory
 bearer     tokens in the metadata of a call
 reloading  files that are read again when they change
 tls        certificates on both ends

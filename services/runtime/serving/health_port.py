@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
 from services.contract.errors import StartError
-from services.runtime.readyfile import write_line
+from services.runtime.atomic_file import write_line
 
 logger = logging.getLogger(__name__)
 

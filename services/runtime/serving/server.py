@@ -9,10 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.contract.errors import StartError
-from services.runtime.serving.aborted_calls import ReleaseAborted
+from services.runtime.serving.calls import Calls
 from services.runtime.serving.health import Health
 from services.runtime.serving.options import ServingOptions, server_credentials, server_options
-from services.runtime.serving.parsing import Parsing
 
 
 class GrpcServer:
@@ -33,8 +32,9 @@ class GrpcServer:
         self._owns_health = health is None
         self._health = Health(options) if health is None else health
         self.address = options.address
-        guarded = (ReleaseAborted(), Parsing(), *interceptors)
-        self.grpc = grpc.aio.server(interceptors=guarded, options=server_options(options))
+        self.grpc = grpc.aio.server(
+            interceptors=(Calls(), *interceptors), options=server_options(options)
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self.grpc)
 
     async def start(self, *services: str, ready: bool = True) -> str:

@@ -7,7 +7,7 @@ tables are not what it would write.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from services.runtime.telemetry import names
@@ -20,7 +20,39 @@ _FIRST = "## Spans\n"
 
 def page(written: str) -> str:
     """The page as it is written, with the tables of today."""
-    sections = (_spans(), _outcomes(), _fallbacks(), _failures(), _attributes(), _metrics())
+    meaning = "what it means"
+    spans = (
+        (f"`{span.name}`", span.process, span.kind, span.parent, span.help)
+        for span in names.every_span()
+    )
+    metrics = (
+        (
+            f"`{metric.name}`",
+            f"`{metric.prometheus}`",
+            metric.kind.value,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.help,
+        )
+        for metric in names.every_metric()
+    )
+    sections = (
+        _section("Spans", ("span", "made by", "kind", "parent", "what it is"), spans),
+        _section("Outcomes of a round", ("outcome", meaning), _words(names.OUTCOMES)),
+        _section(
+            "Reasons of a round without a draft", ("reason", meaning), _words(names.FALLBACKS)
+        ),
+        _section("Errors that end a session", ("type", meaning), _words(names.FAILURES)),
+        _section(
+            "Attributes",
+            ("attribute", meaning),
+            _words({attribute: attribute.help for attribute in names.every_attribute()}),
+        ),
+        _section(
+            "Metrics",
+            ("metric", "on /metrics", "kind", "labels", "what it counts"),
+            metrics,
+        ),
+    )
     return written.partition(_FIRST)[0] + "\n".join(sections)
 
 
@@ -37,47 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _spans() -> str:
-    rows = (
-        (f"`{span.name}`", span.process, span.kind, span.parent, span.help)
-        for span in names.every_span()
-    )
-    return _section("Spans", ("span", "made by", "kind", "parent", "what it is"), rows)
-
-
-def _outcomes() -> str:
-    rows = ((f"`{outcome}`", help) for outcome, help in names.OUTCOMES.items())
-    return _section("Outcomes of a round", ("outcome", "what it means"), rows)
-
-
-def _fallbacks() -> str:
-    rows = ((f"`{reason}`", help) for reason, help in names.FALLBACKS.items())
-    return _section("Reasons of a round without a draft", ("reason", "what it means"), rows)
-
-
-def _failures() -> str:
-    rows = ((f"`{failure}`", help) for failure, help in names.FAILURES.items())
-    return _section("Errors that end a session", ("type", "what it means"), rows)
-
-
-def _attributes() -> str:
-    rows = ((f"`{attribute}`", attribute.help) for attribute in names.every_attribute())
-    return _section("Attributes", ("attribute", "what it means"), rows)
-
-
-def _metrics() -> str:
-    rows = (
-        (
-            f"`{metric.name}`",
-            f"`{metric.prometheus}`",
-            metric.kind.value,
-            ", ".join(f"`{label}`" for label in metric.labels),
-            metric.help,
-        )
-        for metric in names.every_metric()
-    )
-    head = ("metric", "on /metrics", "kind", "labels", "what it counts")
-    return _section("Metrics", head, rows)
+def _words(meanings: Mapping[str, str]) -> Iterable[Sequence[str]]:
+    return ((f"`{word}`", meaning) for word, meaning in meanings.items())
 
 
 def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
