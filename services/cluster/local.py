@@ -13,9 +13,9 @@ from pathlib import Path
 
 from paceline import Client, PacelineError
 
+from services.cluster.cores import available_cores
 from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor, last_line
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.tasks import end

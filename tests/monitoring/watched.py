@@ -16,9 +16,9 @@ from threading import Event
 
 from paceline import Client
 
+from services.cluster.cores import available_cores
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec
-from services.cluster.tether import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 from testkit.prometheus import Prometheus, Sample, prometheus
