@@ -305,9 +305,11 @@ def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
     monkeypatch.setenv("PACELINE_DRAFT", "small")
     spec, *_ = worker_specs(ClusterOptions(target="big", pool=True), site)
     assert drafter_settings(flags_of(spec), settings_of(spec)) is None
-    monkeypatch.setenv("PACELINE_DRAFTING", "skip")
+    monkeypatch.setenv("PACELINE_DRAFTING", "skip,ngram")
+    monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
     drafter = drafter_settings(flags_of(spec), settings_of(spec))
-    assert (drafter.method_names, drafter.draft) == (("skip",), None)
+    assert (drafter.method_names, drafter.draft) == (("skip", "ngram"), None)
+    assert drafter.ngram_max == 6
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import services.cluster.beside
 from services.cluster import process
 from services.console.main import flags_of
 from tests.console.command_line import (
@@ -141,28 +139,3 @@ def test_a_process_runs_with_what_the_environment_says(
     assert done.exit_code == 0, done.output
     (settings,) = served
     assert getattr(settings, attribute) == value
-
-
-def noting(asked: list[Any]) -> Callable[..., int]:
-    """What notes its arguments, and ends well."""
-
-    def run(*given: Any) -> int:
-        asked.append(given)
-        return 0
-
-    return run
-
-
-def test_a_verifier_that_drafts_is_told_so_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noted: list[Any] = []
-    monkeypatch.setattr(process, "setup_logging", lambda **_: None)
-    monkeypatch.setattr(services.cluster.beside, "run", noting(noted))
-    monkeypatch.setenv("PACELINE_TARGET", "m")
-    monkeypatch.setenv("PACELINE_DRAFTING", "ngram")
-    monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
-    done = paceline("verifier")
-    assert done.exit_code == 0, done.output
-    ((_, drafter),) = noted
-    assert (drafter.method, drafter.ngram_max) == ("ngram", 6)
