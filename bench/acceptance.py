@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from bench.accepted_lengths import RULES, Pair, Study, Survival, answers, asked_prompts
+from bench.accepted_lengths import RULES, Pair, Study, Survival
+from bench.agreement import answers
 from bench.command import measuring_parser, run, table
+from bench.prompts import SPEC_BENCH, load_prompts
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
@@ -28,9 +30,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     pair = Pair(target, draft, study)
-    texts = answers(target, asked_prompts(arguments.model, arguments.prompts), arguments.tokens)
+    prompts = load_prompts(SPEC_BENCH, arguments.prompts)
+    texts = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
     each = []
-    for number, text in enumerate(texts, 1):
+    answered = (text for text in texts if len(text.token_ids) > text.prefixes[0])
+    for number, text in enumerate(answered, 1):
         each.append(pair.survival(text))
         print(f"prompt {number}: {_so_far(each)}", flush=True)
     return {"by_length": [_of_length(each, length) for length in range(1, study.length + 1)]}

@@ -17,24 +17,15 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from bench.prompts import SPEC_BENCH, load_prompts
-from bench.tokens import with_token_ids
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.engine.native import NativeEngine
 from services.engine.port import KVCache, Segment
 from services.engine.sampling import RowContext, choose
+from services.training.texts import Text
 
 RULES = ("standard", "block", "coupled")
 Survival = dict[str, list[float]]
 """Per rule, the chance [k] that a block's first 1..k tokens are accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A prompt and what the target wrote after it, ids [1, tokens]; `start`: where that begins."""
-
-    token_ids: Tensor
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +67,9 @@ class Pair:
 
     def _places(self, text: Text) -> Iterator[list[DraftPoint]]:
         """Groups of places in the answer, from its end on: a cache can only be cut."""
-        ids: list[int] = text.token_ids[0].tolist()
+        ids, first = text.token_ids.tolist(), int(text.prefixes[0])
         target, draft = self._filled(self._target, ids), self._filled(self._draft, ids)
-        for start in range(len(ids) - 1, text.start - 1, -self._study.stride):
+        for start in range(len(ids) - 1, first - 1, -self._study.stride):
             target.rollback(start - 1)
             draft.rollback(start - 1)
             room = start + self._study.length
@@ -174,34 +165,3 @@ def block_survival(ratios: Tensor) -> Tensor:
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
-
-
-def asked_prompts(model: str, count: int) -> list[list[int]]:
-    """So many prompts of Spec-Bench, as the target is asked them."""
-    prompts = with_token_ids(model, load_prompts(SPEC_BENCH, count))
-    return [list(one.token_ids) for one in prompts]
-
-
-def answers(engine: NativeEngine, prompts: Sequence[list[int]], tokens: int) -> list[Text]:
-    """What the target answers to each prompt: `tokens` tokens, or up to EOS.
-
-    Coupled, at temperature 1, with the prompt's number as seed.
-    """
-    sampling = ResolvedSampling(temperature=1.0)
-    texts = [list(prompt) for prompt in prompts]
-    caches = [engine.new_cache(len(prompt) + tokens) for prompt in prompts]
-    for cache, prompt in zip(caches, prompts, strict=True):
-        engine.forward([Segment(cache, prompt[:-1], logits_from=len(prompt) - 1)])
-    for position in range(tokens):
-        open_ = [i for i, text in enumerate(texts) if text[-1] not in engine.eos_token_ids]
-        segments = [Segment(caches[i], texts[i][-1:]) for i in open_]
-        rows = [RowContext(VerifyMode.COUPLED, sampling, i, position) for i in open_]
-        if open_:
-            chosen = choose(torch.cat(engine.forward(segments)), rows)
-            for i, token in zip(open_, chosen, strict=True):
-                texts[i].append(token)
-    for cache in caches:
-        cache.free()
-    return [
-        Text(torch.tensor([text]), len(prompt)) for text, prompt in zip(texts, prompts, strict=True)
-    ]

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from bench.figures import Spread, decode_rate, ratios
+from bench.figures import (
+    Measure,
+    Spread,
+    acceptance,
+    accepted_per_round,
+    block_efficiency,
+    decode_rate,
+    ratios,
+)
 from bench.runner import Trial
-from services.cluster.figures import Measured
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Counts over some generations; `drafted_rounds` are those with a draft."""
-
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-    drafted_rounds: int
-
-    @classmethod
-    def of(cls, results: Sequence[Measured]) -> Tally:
-        """Everything that was verified for these results."""
-        rounds = [stats for result in results for stats in result.rounds]
-        return cls(
-            tokens=sum(result.tokens for result in results),
-            steps=sum(result.complete.speculation.num_target_steps for result in results),
-            drafted=sum(stats.draft_tokens for stats in rounds),
-            accepted=sum(stats.accepted_tokens for stats in rounds),
-            drafted_rounds=sum(stats.draft_tokens > 0 for stats in rounds),
-        )
-
-
-def block_efficiency(tally: Tally) -> float:
-    """Tokens per target forward."""
-    return tally.tokens / max(1, tally.steps)
-
-
-def acceptance(tally: Tally) -> float:
-    """Share of the draft tokens that was accepted."""
-    return tally.accepted / max(1, tally.drafted)
-
-
-def accepted_per_round(tally: Tally) -> float:
-    """Accepted draft tokens per round that had a draft."""
-    return tally.accepted / max(1, tally.drafted_rounds)
-
-
-Measure = Callable[[Tally], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,43 +63,27 @@ def compare(trials: Sequence[Trial], name: str, baseline: str) -> Comparison:
         baseline=baseline,
         decoding=Spread.of(ratios(trials, name, baseline, decode_rate)),
         speed=Spread.of(ratios(trials, name, baseline)),
-        block_efficiency=Spread.of(_ratios(trials, name, baseline, block_efficiency)),
-        acceptance=Spread.of(_ratios(trials, name, baseline, acceptance)),
+        block_efficiency=Spread.of(ratios(trials, name, baseline, block_efficiency)),
+        acceptance=Spread.of(ratios(trials, name, baseline, acceptance)),
         block_efficiency_gain=Paired.of(_gains(trials, name, baseline, block_efficiency)),
         accepted_per_round_gain=Paired.of(_gains(trials, name, baseline, accepted_per_round)),
     )
-
-
-def _ratios(trials: Sequence[Trial], name: str, baseline: str, measure: Measure) -> list[float]:
-    """Per repeat, over the groups that both finished; none where the baseline has nothing."""
-    ratios = []
-    for repeat in sorted({trial.repeat for trial in trials}):
-        ours, theirs = (
-            {t.group: t for t in trials if t.configuration == one and t.repeat == repeat}
-            for one in (name, baseline)
-        )
-        both = ours.keys() & theirs.keys()
-        under = measure(_tally([theirs[group] for group in both]))
-        if both and under:
-            ratios.append(measure(_tally([ours[group] for group in both])) / under)
-    return ratios
 
 
 def _gains(trials: Sequence[Trial], name: str, baseline: str, measure: Measure) -> list[float]:
     """Per prompt that both answered, all repeats together."""
     ours, theirs = (_by_prompt(trials, one) for one in (name, baseline))
     both = sorted(ours.keys() & theirs.keys())
-    return [measure(Tally.of(ours[key])) - measure(Tally.of(theirs[key])) for key in both]
+    return [measure(ours[key]) - measure(theirs[key]) for key in both]
 
 
-def _by_prompt(trials: Sequence[Trial], name: str) -> dict[int, list[Measured]]:
-    by_prompt: dict[int, list[Measured]] = {}
+def _by_prompt(trials: Sequence[Trial], name: str) -> dict[int, list[Trial]]:
+    """Trials of one answer each, by the prompt's number."""
+    found: dict[int, list[Trial]] = defaultdict(list)
     for trial in trials:
         if trial.configuration == name:
             for prompt, result in zip(trial.prompts, trial.results, strict=True):
-                by_prompt.setdefault(prompt.question_id, []).append(result)
-    return by_prompt
-
-
-def _tally(trials: Sequence[Trial]) -> Tally:
-    return Tally.of([result for trial in trials for result in trial.results])
+                found[prompt.question_id].append(
+                    replace(trial, prompts=(prompt,), results=(result,))
+                )
+    return found

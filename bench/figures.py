@@ -9,6 +9,7 @@ from statistics import fmean, median
 from paceline import RoundStats
 
 from bench.runner import Trial
+from services.cluster.figures import Measured
 
 POSITIONS = 8
 
@@ -139,12 +140,8 @@ def figures_of(
     `exact`: its text is promised to be that of plain decoding. `dtype`: its number format.
     """
     own = [trial for trial in trials if trial.configuration == name]
-    results = [result for trial in own for result in trial.results]
-    rounds = [stats for result in results for stats in result.rounds]
-    tokens = sum(trial.tokens for trial in own)
-    drafted = sum(stats.draft_tokens for stats in rounds)
-    accepted = sum(stats.accepted_tokens for stats in rounds)
-    steps = sum(result.complete.speculation.num_target_steps for result in results)
+    results, rounds = results_of(own), rounds_of(own)
+    tokens, drafted = sum(trial.tokens for trial in own), drafted_tokens(own)
 
     def over(baseline: str, measure: Measure) -> Spread | None:
         return Spread.of(ratios(trials, name, baseline, measure))
@@ -172,12 +169,12 @@ def figures_of(
         overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in _timed(rounds)]),
         split=RoundSplit.of(rounds),
         orchestrator_cpu_ms=Spread.of(cpu_per_round(own)),
-        block_efficiency=ratio(tokens, steps),
-        target_calls_per_token=ratio(steps, tokens),
+        block_efficiency=block_efficiency(own),
+        target_calls_per_token=ratio(target_steps(own), tokens),
         drafted_per_token=ratio(drafted, tokens),
-        acceptance_rate=ratio(accepted, drafted),
+        acceptance_rate=acceptance(own),
         acceptance_per_position=acceptance_per_position(rounds),
-        wasted_share=ratio(drafted - accepted, drafted),
+        wasted_share=1.0 - acceptance(own) if drafted else 0.0,
         rules=tuple(sorted({r.rejection_sample_method.value for r in rounds if r.draft_tokens})),
         same_text_as_plain=same_texts(trials, name, plain) if exact else None,
     )
@@ -197,7 +194,7 @@ def whole_rate(trials: Sequence[Trial]) -> float:
 
 def decode_rate(trials: Sequence[Trial]) -> float:
     """Tokens per second of a session after its first, of the time after the first."""
-    results = [result for trial in trials for result in trial.results]
+    results = results_of(trials)
     return ratio(
         sum(result.later_tokens for result in results),
         sum(result.total_s - result.first_token_s for result in results),
@@ -206,8 +203,44 @@ def decode_rate(trials: Sequence[Trial]) -> float:
 
 def first_token_s(trials: Sequence[Trial]) -> float:
     """Mean time to the first token, in seconds: less is better."""
-    results = [result for trial in trials for result in trial.results]
+    results = results_of(trials)
     return ratio(sum(result.first_token_s for result in results), len(results))
+
+
+def block_efficiency(trials: Sequence[Trial]) -> float:
+    """Tokens per target forward; 0 where these are not known."""
+    return ratio(sum(trial.tokens for trial in trials), target_steps(trials))
+
+
+def acceptance(trials: Sequence[Trial]) -> float:
+    """Share of the draft tokens that was accepted."""
+    return ratio(sum(stats.accepted_tokens for stats in rounds_of(trials)), drafted_tokens(trials))
+
+
+def accepted_per_round(trials: Sequence[Trial]) -> float:
+    """Accepted draft tokens per round that had a draft."""
+    drafted = [stats for stats in rounds_of(trials) if stats.draft_tokens]
+    return ratio(sum(stats.accepted_tokens for stats in drafted), len(drafted))
+
+
+def target_steps(trials: Sequence[Trial]) -> int:
+    """Forwards of the target."""
+    return sum(one.complete.speculation.num_target_steps for one in results_of(trials))
+
+
+def drafted_tokens(trials: Sequence[Trial]) -> int:
+    """Draft tokens that were verified."""
+    return sum(stats.draft_tokens for stats in rounds_of(trials))
+
+
+def results_of(trials: Sequence[Trial]) -> list[Measured]:
+    """Every answer."""
+    return [result for trial in trials for result in trial.results]
+
+
+def rounds_of(trials: Sequence[Trial]) -> list[RoundStats]:
+    """Every round of every answer."""
+    return [stats for result in results_of(trials) for stats in result.rounds]
 
 
 def ratios(
@@ -243,8 +276,7 @@ def cpu_per_round(trials: Sequence[Trial]) -> list[float]:
     figures = []
     for repeat in sorted({trial.repeat for trial in trials}):
         own = [one for one in trials if one.repeat == repeat and one.orchestrator_s is not None]
-        rounds = sum(len(result.rounds) for trial in own for result in trial.results)
-        if rounds:
+        if rounds := len(rounds_of(own)):
             figures.append(1e3 * sum(trial.orchestrator_s or 0.0 for trial in own) / rounds)
     return figures
 

@@ -1,7 +1,7 @@
-"""The records of an unfinished run, in a file of JSON lines.
+"""The trials of an unfinished run, in a file of JSON lines.
 
-The first line holds the settings, every other one a record, of a bench's trials for one, as
-it came. A last line that was cut off is left out.
+The first line holds the settings, every other one a trial as it ended, without its texts. A last
+line that was cut off is left out.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from bench.runner import Trial
 from services.contract.errors import StartError
 
-Record = TypeVar("Record")
+_TRIALS = TypeAdapter(Trial)
 
 
-class Records(Generic[Record]):
+class Journal:
     """A file that a run writes, and that another one of the same settings goes on with."""
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], kind: TypeAdapter[Record]) -> None:
-        """`settings`: by flag, what must be the same; whatever JSON can hold. `kind`: of a line."""
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        """`settings`: by flag, what must be the same; whatever JSON can hold."""
         self._path = path
         self._settings = json.loads(json.dumps(settings, default=str))
-        self._kind = kind
 
     @cached_property
-    def known(self) -> list[Record]:
-        """What was noted already.
+    def trials(self) -> list[Trial]:
+        """What was measured already.
 
         Raises StartError for a file of other settings, naming the first that differs, and
         for one that is no journal or cannot be written.
@@ -43,7 +42,7 @@ class Records(Generic[Record]):
                 return self._begin()
             whole = [line for line in lines if line.endswith("\n")]
             self._compare(json.loads(whole[0])["settings"])
-            records = [self._kind.validate_json(line) for line in whole[1:]]
+            trials = [_TRIALS.validate_json(line) for line in whole[1:]]
             # What was cut off must not stand before what is added.
             if len(whole) < len(lines):
                 self._path.write_text("".join(whole))
@@ -53,13 +52,13 @@ class Records(Generic[Record]):
             raise StartError(f"--resume: {self._path}: {error.strerror}") from None
         except (ValueError, LookupError, TypeError, AttributeError):
             raise StartError(f"--resume: {self._path} is not a journal of a bench") from None
-        return records
+        return trials
 
-    def add(self, record: Record) -> None:
+    def add(self, trial: Trial) -> None:
         """Note one. Raises StartError when it cannot be written."""
-        self._append(self._kind.dump_json(record).decode())
+        self._append(_TRIALS.dump_json(_without_texts(trial)).decode())
 
-    def _begin(self) -> list[Record]:
+    def _begin(self) -> list[Trial]:
         self._append(json.dumps({"settings": self._settings}))
         return []
 
@@ -78,22 +77,6 @@ class Records(Generic[Record]):
                     f"--resume: {self._path} was made with {flag} {_words(before)}, "
                     f"this run has {_words(now)}"
                 )
-
-
-class Journal(Records[Trial]):
-    """The trials of `paceline bench` as they ended, without their texts."""
-
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        super().__init__(path, settings, TypeAdapter(Trial))
-
-    @property
-    def trials(self) -> list[Trial]:
-        """What was measured already. Raises StartError, as `known` does."""
-        return self.known
-
-    def add(self, trial: Trial) -> None:
-        """Note one trial. Raises StartError when it cannot be written."""
-        super().add(_without_texts(trial))
 
 
 def _without_texts(trial: Trial) -> Trial:

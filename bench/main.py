@@ -20,15 +20,15 @@ from bench.prompts import SPEC_BENCH, load_set
 from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
-from bench.synthetic.main import run_synthetic
+from bench.synthetic.main import LABEL, Synthetic
 from services.cluster.flags import complain
 from services.cluster.fresh import Recalled
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.progress import INTERRUPTED
-from services.cluster.tether import available_cores
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 
 COLUMN = 26
 
@@ -36,7 +36,6 @@ FRESH_TRIALS = "each trial in a scope of its own: nothing cached, nothing learne
 SEEN_BEFORE = "text seen before: every prompt was answered once by each, all in one scope"
 
 NOT_MEASURED = {"out", "summary", "resume", "repeats", "prompts", "prompt_set", "peers"}
-NOT_MEASURED |= {"synthetic", "trace", "delay_ms"}
 """Options that change no trial, or that a journal notes in other words."""
 
 
@@ -60,8 +59,6 @@ def run_bench(options: BenchOptions) -> int:
 
     A run that is stopped prints what it has.
     """
-    if options.synthetic is not None or options.trace is not None:
-        return run_synthetic(options)
     progress = Progress()
     try:
         schedule = _schedule(options)
@@ -75,6 +72,8 @@ def run_bench(options: BenchOptions) -> int:
 
 
 def _schedule(options: BenchOptions) -> Schedule:
+    if options.runs_no_model:
+        return Synthetic.of(options).schedule
     options.check()
     prompts = load_set(options.prompts or SPEC_BENCH, options.prompt_set)
     if max(options.concurrency) > len(prompts):
@@ -126,7 +125,11 @@ def journal_settings(options: BenchOptions, schedule: Schedule) -> dict[str, obj
 
 async def _measure(options: BenchOptions, schedule: Schedule, progress: Progress) -> bool:
     formats = {trial.configuration: trial.dtype for trial in progress.trials}
-    async with _servers(options, schedule, formats) as configurations:
+    async with (
+        Synthetic.of(options).served(say)
+        if options.runs_no_model
+        else _servers(options, schedule, formats)
+    ) as configurations:
         progress.configurations += configurations
         done = {trial.key for trial in progress.trials}
         await run_schedule(configurations, schedule, progress.keep, say, done)
@@ -180,9 +183,10 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
     sections = sections_of(
         progress.trials, progress.configurations, baselines(options), PLAIN, all_cores
     )
+    label = LABEL if options.runs_no_model else ""
     setting = _setting(options, progress.configurations, complete)
-    print_report(table_console(max(WIDTH, COLUMN * (len(names) + 2))), sections, setting)
-    path = options.out or result_file("bench")
+    print_report(table_console(max(WIDTH, COLUMN * (len(names) + 2))), sections, setting, label)
+    path = options.out or result_file(label or "bench")
     trials = [trial_content(one) for one in progress.trials]
     brief = summary_of(sections, setting)
     publish(brief, trials, path, options.summary, lambda: plot_all(sections, path))
@@ -191,8 +195,13 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
 def _setting(
     options: BenchOptions, configurations: Sequence[Configuration], complete: bool
 ) -> dict[str, object]:
+    told = Synthetic.of(options).setting() if options.runs_no_model else _models(options)
+    threads = {one.name: one.cores for one in configurations if one.cores}
+    return {"complete": complete, **told, "threads": threads, "machine": machine(), **origin()}
+
+
+def _models(options: BenchOptions) -> dict[str, object]:
     return {
-        "complete": complete,
         "scenario": SEEN_BEFORE if options.seen_before else FRESH_TRIALS,
         "target": options.target,
         "drafting": options.drafters or options.draft or options.method or "ngram",
@@ -206,7 +215,4 @@ def _setting(
         "fixed_tokens": options.windows("fixed"),
         "repeats": options.repeats,
         "concurrency": options.concurrency,
-        "threads": {one.name: one.cores for one in configurations},
-        "machine": machine(),
-        **origin(),
     }

@@ -14,8 +14,8 @@ from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
 from services.cluster.cores import CorePlan
 from services.cluster.models import DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Models, Target
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES
@@ -142,6 +142,11 @@ class BenchOptions(Models):
             raise StartError(f"--drafters: {drafter}: a drafter runs a head or a draft model")
         if "lookahead" in methods and self.lookahead is None:
             raise StartError(f"--drafters: {drafter} needs --lookahead")
+
+    @property
+    def runs_no_model(self) -> bool:
+        """Whether workers sleep for given times instead."""
+        return self.synthetic is not None or self.trace is not None
 
     @property
     def cores(self) -> CorePlan:

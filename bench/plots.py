@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,11 @@ _COLOURS = {"draft": "#ff7f0e", "verify": "#1f77b4", "queue": "#9467bd", "hop": 
 
 
 def plot_all(sections: Sequence[Section], beside: Path) -> Iterator[Path]:
-    """Draw what there is, as SVG files named after the file `beside`; their paths."""
-    if not sections:
+    """Draw what there is, as SVG files named after the file `beside`; their paths.
+
+    Nothing where there is no matplotlib.
+    """
+    if not sections or find_spec("matplotlib") is None:
         return
     first = sections[0]
     if (decoding := first.gains.get("decoding")) and decoding.tasks:

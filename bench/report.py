@@ -15,14 +15,20 @@ from bench.sections import Ratios, Section
 
 
 def print_report(
-    console: Console, sections: Sequence[Section], setting: Mapping[str, object]
+    console: Console,
+    sections: Sequence[Section],
+    setting: Mapping[str, object],
+    label: str = "",
 ) -> None:
-    """One table a level: a column per configuration, a row per figure; then what is compared."""
+    """One table a level: a column per configuration, a row per figure; then what is compared.
+
+    `label` heads the tables.
+    """
     for section in sections:
         if len(sections) > 1:
             console.print(f"{section.level} at a time", style="bold", highlight=False)
         figures = section.figures
-        console.print(table("", [one.configuration for one in figures], rows(figures)))
+        console.print(table(label, [one.configuration for one in figures], rows(figures)))
         for title, ratios in _gains(section):
             console.print()
             console.print(table(title, [name for name, _ in ratios], ratio_rows(ratios)))

@@ -111,7 +111,7 @@ class Schedule:
     warm_up: BenchPrompt = WARM_UP
     seen_before: bool = False
 
-    def groups(self, level: int) -> list[tuple[BenchPrompt, ...]]:
+    def groups(self, level: int, repeat: int = 0) -> list[tuple[BenchPrompt, ...]]:  # noqa: ARG002
         """What one trial answers: a single prompt, or some waves of as many as the level asks.
 
         Groups differ by one prompt at most, and none is smaller than the level if there
@@ -142,8 +142,8 @@ async def run_schedule(
     if schedule.seen_before:
         await _see(configurations, schedule, report)
     for level in schedule.levels:
-        groups = schedule.groups(level)
         for repeat in range(schedule.repeats):
+            groups = schedule.groups(level, repeat)
             for number, group in enumerate(groups):
                 turn = (repeat + number) % len(configurations)
                 for one in rotated(configurations, turn):

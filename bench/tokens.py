@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bench.prompts import BenchPrompt
 from services.contract.errors import StartError
-from services.engine.checkpoint.files import cache_folder, locate, one_line
-from services.engine.checkpoint.fingerprint import file_digest
-from services.engine.checkpoint.gguf import converted
-
-
-def source_folder(model: str, dtype: str = "float32") -> Path:
-    """The folder with safetensors that a model's name stands for, in `dtype` if from GGUF."""
-    source = locate(model)
-    if source.suffix != ".gguf":
-        return source
-    cache = cache_folder(None)
-    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
+from services.engine.checkpoint.bundle import source_folder
+from services.engine.checkpoint.files import one_line
 
 
 def asked(tokenizer: Any, prompt: str) -> list[int]:

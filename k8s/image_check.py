@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from orchestrator.store.embedded import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "k8s" / "Dockerfile").read_text()

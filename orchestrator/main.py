@@ -17,20 +17,13 @@ from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.inference import Inference
-from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder, watch_memory
+from orchestrator.session.options import Options
 from orchestrator.session.ports import Durability
+from orchestrator.session.ranges import MAX_REQUEST_BYTES
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store import (
-    EmbeddedRedis,
-    Outage,
-    RedisSessionStore,
-    StoreOptions,
-    WriterOptions,
-    connect,
-)
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
 from orchestrator.store.store_health import watch
 from orchestrator.workers.discovery import Subsetting, discover
 from orchestrator.workers.link import LinkLimits
@@ -40,9 +33,11 @@ from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime import serving
+from services.runtime.atomic_file import write_line
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
-from services.runtime.readyfile import write_line
+from services.runtime.outage import Outage
 from services.runtime.redis_client import checked_url
 from services.runtime.registry import WorkerRegistry
 from services.runtime.serving import GrpcServer, Health
@@ -79,13 +74,11 @@ async def _serve(settings: OrchestratorSettings) -> int:
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(Health(settings.serving_options()))
         telemetry = Telemetry.start(
-            "paceline-orchestrator",
-            role="orchestrator",
-            worker_id=settings.orchestrator_id,
+            "orchestrator",
+            settings.orchestrator_id,
             metrics_port=settings.metrics_port,
             metrics_host=settings.metrics_host,
             metrics_tls=settings.metrics_contexts(),
-            version=version("paceline"),
         )
         stack.callback(telemetry.shutdown, grace.step)
         url = settings.redis or await _embedded(stack)

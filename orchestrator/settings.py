@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from services.contract.types import split_methods
 from services.runtime.format_vetting import Bounds
@@ -14,15 +14,33 @@ from services.runtime.options import Words
 from services.runtime.settings import LinkSettings
 
 
+def _each_once(value: str) -> str:
+    names = split_methods(value)
+    if len(set(names)) < len(names) or "" in names:
+        raise ValueError(f"{value!r} is not a list of methods, each named once")
+    return ",".join(names)
+
+
+def _reachable(value: tuple[str, ...]) -> tuple[str, ...]:
+    for address in value:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{address!r} is not host:port")
+    return value
+
+
+Addresses = Annotated[Words, AfterValidator(_reachable)]
+
+
 class OrchestratorSettings(LinkSettings):
     """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
 
-    verifier_addresses: Words = Field(
+    verifier_addresses: Addresses = Field(
         (),
         title="workers",
         description="host:port of verifiers, joined by commas, beside those in the registry",
     )
-    drafter_addresses: Words = Field(
+    drafter_addresses: Addresses = Field(
         (), description="host:port of drafters, joined by commas, beside those in the registry"
     )
     worker_subset: int = Field(
@@ -61,7 +79,7 @@ class OrchestratorSettings(LinkSettings):
     start_timeout: float = Field(
         120.0, gt=0, description="seconds to wait for a first verifier at start"
     )
-    method: str = Field(
+    method: Annotated[str, AfterValidator(_each_once)] = Field(
         "",
         title="drafting and pacing",
         description="default drafting method, or several joined by commas; "
@@ -211,20 +229,3 @@ class OrchestratorSettings(LinkSettings):
         if self.store_replicas and self.durability != "required":
             raise ValueError("store_replicas: with durability relaxed nothing waits for replicas")
         return self
-
-    @field_validator("method")
-    @classmethod
-    def _each_once(cls, value: str) -> str:
-        names = split_methods(value)
-        if len(set(names)) < len(names) or "" in names:
-            raise ValueError(f"{value!r} is not a list of methods, each named once")
-        return ",".join(names)
-
-    @field_validator("verifier_addresses", "drafter_addresses")
-    @classmethod
-    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for address in value:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit():
-                raise ValueError(f"{address!r} is not host:port")
-        return value

@@ -16,7 +16,7 @@ from typing import Any
 from redis import exceptions
 from redis.asyncio import Redis
 
-from orchestrator.store.embedded import find_server, tied
+from services.runtime.embedded_redis import find_server, tied
 from services.runtime.ports import free_port
 
 SLOTS = 16_384

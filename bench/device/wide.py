@@ -20,8 +20,8 @@ from torch import Tensor
 
 from bench.command import say
 from bench.device.shapes import SHAPES
-from bench.tokens import source_folder
 from services.contract.errors import StartError
+from services.engine.checkpoint.bundle import source_folder
 from services.engine.checkpoint.files import locate
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -18,8 +18,8 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from bench.cpu import cpu_seconds
-from orchestrator.store import EmbeddedRedis
 from services.cluster.supervisor import ProcessSpec, Supervisor
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 
 HERE = Path(__file__).resolve().parents[2]

@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.peers.lines import Lines, Request
-from services.cluster.tether import die_with
 from services.runtime.ports import free_port
+from services.runtime.tether import die_with
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0
 _TETHERED = """
 import os, sys
-from services.cluster.tether import die_with
+from services.runtime.tether import die_with
 die_with(int(sys.argv[1]))
 os.execvp(sys.argv[2], sys.argv[2:])
 """

@@ -17,9 +17,9 @@ from bench.peers.process import PeerProcess, PeerSpec, peer_process
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration
 from services.cluster.figures import Measured
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.engine.checkpoint.files import locate
+from services.runtime.affinity import available_cores
 
 Formats = Mapping[str, str]
 """Number formats of peers, by the names of their configurations."""
@@ -200,7 +200,7 @@ def _float_of(dtype: str | None) -> str | None:
 
 
 def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:
-    from bench.tokens import source_folder
+    from services.engine.checkpoint.bundle import source_folder
 
     assert options.peers.vllm_python is not None
     folder = source_folder(options.target, engine["dtype"])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from bench.prompts import BenchPrompt
+from bench.runner import WAVES, Schedule
 from bench.synthetic.traces import DRAFTED, Trace, load_trace
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec, complaint, read_spec
@@ -28,6 +30,16 @@ class Scenario:
     spec: SyntheticSpec
     tokens: int
     published: Mapping[str, float] = field(default_factory=dict)
+
+
+class Worlds(Schedule):
+    """Outputs of made-up worlds: each repeat has its own, the same for every way to decode."""
+
+    def groups(self, level: int, repeat: int = 0) -> list[tuple[BenchPrompt, ...]]:
+        """One trial, of some waves of as many worlds as the level asks."""
+        count = level * WAVES if level > 1 else 1
+        texts = (f"world {repeat}-{number}" for number in range(count))
+        return [tuple(BenchPrompt(number, "world", text) for number, text in enumerate(texts))]
 
 
 def make_scenario(given: str | None, trace: str | None, tokens: int) -> Scenario:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.options import NO_DRAFTS, PLAIN
+from bench.options import FIXED, NO_DRAFTS, PLAIN
 from bench.runner import Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
-from orchestrator.store.embedded import EmbeddedRedis
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec
+from services.runtime.affinity import available_cores
+from services.runtime.embedded_redis import EmbeddedRedis
 
-FIXED = "fixed"
 STOP_SECONDS = 30.0
 """For all processes together, one after another."""
 AMUSD = "amusd"
@@ -86,7 +85,13 @@ async def served(
         pids = supervisor.pids
         triples = zip(ways, specs, addresses, strict=True)
         yield [
-            Configuration(way.name, address, options=way.options, pid=pids[one.name])
+            Configuration(
+                way.name,
+                address,
+                options=way.options,
+                pid=pids[one.name],
+                baseline=way.name in (PLAIN, FIXED),
+            )
             for way, one, address in triples
         ]
 

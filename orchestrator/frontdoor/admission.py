@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from services.contract.errors import InvalidRequest, Overloaded
 
 # Without a limit of its own: as many tokens as the verifiers hold, and as many to wait.

@@ -13,7 +13,6 @@ version stays in force.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import re
@@ -23,8 +22,9 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant, TenantLimits
+from orchestrator.session.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.contract.errors import StartError, Unauthenticated
+from services.runtime.serving.bearer import digest_of
 from services.runtime.serving.reloading import Reloading, read_bytes
 
 SETTING = "tokens_file"
@@ -48,11 +48,6 @@ def anyone(token: str) -> Tenant:  # noqa: ARG001
     return DEFAULT_TENANT
 
 
-def token_entry(token: str) -> str:
-    """A token's entry in the file."""
-    return f"sha256:{_digest(token).hex()}"
-
-
 class TokensFile:
     """The tenants of a tokens file, kept up to date. Call it to identify a caller."""
 
@@ -69,7 +64,7 @@ class TokensFile:
 
     def _tenant_of(self, token: str) -> Tenant | None:
         """Compare with every entry, so that the time reveals nothing."""
-        digest, found = _digest(token), None
+        digest, found = digest_of(token), None
         for entry, tenant in self._known.current():
             if hmac.compare_digest(entry, digest):
                 found = tenant
@@ -157,7 +152,3 @@ def _place(*path: str | int) -> str:
 
 def _quoted(name: str) -> str:
     return name if _NAME.fullmatch(name) else "(a name)"
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -24,26 +24,21 @@ from orchestrator.frontdoor.requests import (
     IncomingRequest,
     IncomingScore,
     ScoreSpec,
-    SessionSpec,
     build_score,
     build_spec,
     check_counts,
     check_score_counts,
-    dump_spec,
-    load_spec,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
-from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
+from orchestrator.session.offered_model import OfferedModel
+from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import (
     Call,
@@ -52,6 +47,10 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
+from orchestrator.session.ranges import MAX_REQUEST_BYTES
+from orchestrator.session.round_records import session_rounds
+from orchestrator.session.spec import SessionSpec
+from orchestrator.session.spec_record import dump_spec, load_spec
 from orchestrator.session.stored_text import (
     as_new,
     beyond,
@@ -63,9 +62,9 @@ from orchestrator.session.stored_text import (
     require_prefix,
 )
 from orchestrator.session.stream_reader import follow, follow_alone
+from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.null_store import NullStore
-from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
 from orchestrator.workers.link import SessionEvent
 from orchestrator.workers.pool import Target, WorkerPool

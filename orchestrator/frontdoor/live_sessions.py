@@ -11,13 +11,13 @@ from paceline.together import MOST_COMPLETIONS, completion_id
 
 from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick, WorkerLost
 from orchestrator.frontdoor.admission import Admission, Reservation
-from orchestrator.frontdoor.requests import SessionSpec
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
+from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
 from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
+from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from orchestrator.frontdoor.admission import Work
-from orchestrator.frontdoor.requests.ranges import ALLOWED_FORMATS
+from orchestrator.session.ranges import ALLOWED_FORMATS
 from services.contract.errors import InvalidRequest
 from services.contract.formats import named_in
 from services.contract.types import ResponseFormat

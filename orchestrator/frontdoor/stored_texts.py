@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from orchestrator.frontdoor.tenants import Tenant
+from orchestrator.session.tenants import Tenant
 from services.contract.errors import Overloaded
 
 T = TypeVar("T")

@@ -45,11 +45,11 @@ from orchestrator.core.events import (
 from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import Phase, State
-from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
 from orchestrator.session.session_writer import RecordWriter
+from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream

@@ -15,12 +15,12 @@ from orchestrator.core.state import (
     State,
     largest_block,
 )
-from orchestrator.frontdoor.requests import SessionSpec
-from orchestrator.frontdoor.served_model import OfferedModel
-from orchestrator.frontdoor.tenants import cache_scope, phrase_scope
-from orchestrator.options import Options
+from orchestrator.session.offered_model import OfferedModel
+from orchestrator.session.options import Options
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
+from orchestrator.session.spec import SessionSpec
+from orchestrator.session.tenants import cache_scope, phrase_scope
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from orchestrator.core.events import Commit
 from orchestrator.session.ports import GivenUp, Memory, NewSession, SessionKeeper, SessionKey
-from orchestrator.store.round_records import dump_round
+from orchestrator.session.round_records import dump_round
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
 

@@ -21,8 +21,8 @@ from redis import exceptions
 
 from orchestrator.store.command import Call, tells_loss, tells_torn
 from orchestrator.store.delivery import Delivery
-from orchestrator.store.outage import Outage
 from services.contract.errors import StoreError
+from services.runtime.outage import Outage
 from services.runtime.redis_client import is_away, login_refused
 from services.runtime.tasks import end
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.store.outage import Outage
 from orchestrator.workers.peers import Peers
 from orchestrator.workers.pool import WorkerPool
 from orchestrator.workers.subset import Member, subset
 from services.contract.errors import StoreError
 from services.contract.types import Role
+from services.runtime.outage import Outage
 from services.runtime.registry import RegisteredWorker, WorkerRegistry
 
 DISCOVER_EVERY = 0.5

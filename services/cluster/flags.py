@@ -1,16 +1,17 @@
 """Command-line flags from an options class: one flag per field, nothing said twice.
 
-An option comes from its flag, else from its variable (`PACELINE_<NAME>`), else from its default.
+An option comes from its flag, else from its variable (`PACELINE_<NAME>`), else from the file of
+`--config`, else from its default.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -18,13 +19,11 @@ from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
+from services.cluster.config import Given, given, load, not_allowed
 from services.contract.errors import StartError
-from services.runtime.options import PREFIX, Settings
+from services.runtime.options import PREFIX, Settings, option, options
 
 Options = TypeVar("Options")
-
-LONGEST_SHOWN = 200
-"""Characters of a value that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +40,26 @@ class Flag:
         return extra[fact] if extra else ""
 
     @property
+    def key(self) -> str:
+        """Its name in a file."""
+        return self.told("flag") or self.name.replace("_", "-")
+
+    @property
     def on(self) -> str:
         """The flag; of a word its name."""
-        return self.name.upper() if self.told("word") else f"--{self._spelled}"
+        return self.name.upper() if self.told("word") else f"--{self.key}"
 
     @property
     def off(self) -> str:
         """The flag that turns a switch off: it has one where it can be on without a flag."""
         can_be_on = self.is_switch and (self.variable or self.field.default)
-        return self.told("off") or (f"--no-{self._spelled}" if can_be_on else "")
+        return self.told("off") or (f"--no-{self.key}" if can_be_on else "")
 
     @property
     def variable(self) -> str:
         """The environment variable; empty: none."""
         there = self.told("variable") or issubclass(self.kind, Settings)
-        return PREFIX + self._spelled.replace("-", "_").upper() if there else ""
+        return PREFIX + self.key.replace("-", "_").upper() if there else ""
 
     @property
     def members(self) -> tuple[Any, ...]:
@@ -95,24 +99,13 @@ class Flag:
             return None
         return text.split() if text and self.is_repeatable else text
 
-    def add_to(self, section: Any) -> None:
-        """Let argparse read it, and explain it in a section of `--help`."""
-        how: dict[str, Any] = {"metavar": self._value}
-        if self.told("word"):
-            how = {"nargs": "?"}
-        elif self.is_switch:
-            how = {"nargs": 0, "action": _Switch}
-        elif self.is_repeatable:
-            how["action"] = "append"
-        section.add_argument(*self.spelled, dest=self.on, help=self._explained, **how)
-
     @property
     def spelled(self) -> tuple[str, ...]:
         """The flags that it has; a word has none."""
         return () if self.told("word") else tuple(filter(None, (self.on, self.off)))
 
-    @property
-    def _explained(self) -> str:
+    def explain_in(self, section: Any) -> None:
+        """Add what `--help` says of it."""
         default = self.field.default
         told = default not in (PydanticUndefined, None, "", ()) and (self.off or not self.is_switch)
         parts = [
@@ -121,16 +114,15 @@ class Flag:
             "(needed)" if self.field.is_required() else "",
             f"[{self.variable}]" if self.variable else "",
         ]
-        return " ".join(filter(None, parts))
-
-    @property
-    def _spelled(self) -> str:
-        return self.told("flag") or self.name.replace("_", "-")
+        how: dict[str, Any] = (
+            {"action": "store_true"} if self.is_switch else {"metavar": self._value}
+        )
+        section.add_argument(*self.spelled, dest=self.on, help=" ".join(filter(None, parts)), **how)
 
     @property
     def _value(self) -> str:
-        if self.choices:
-            return "{" + ",".join(self.choices) + "}"
+        if self.choices or self.told("word"):
+            return "{" + ",".join(self.choices) + "}" if self.choices else self.on
         joined = self.is_list and not self.is_repeatable
         kind = get_args(self.members[0])[0] if self.is_repeatable else self.members[0]
         return self.told("shown") or ("A,B" if joined else kind.__name__.upper())
@@ -149,67 +141,113 @@ def _is_options(field: FieldInfo) -> bool:
     return hasattr(field.annotation, "__pydantic_fields__")
 
 
+@options
+class ConfigOptions:
+    """The file."""
+
+    config: Path | None = option(
+        "TOML file with flags as keys, for what neither a flag nor a variable says; in that of up "
+        "[verifier], [drafter] and [orchestrator] have flags of these processes.",
+        None,
+        section="File",
+    )
+
+
 class Flags:
-    """The flags of a command that reads one or several options classes; they share flags."""
+    """The flags of a command that reads one or several options classes; they share flags.
+
+    `roles`: of the sections of its file, by name; None: it takes no file.
+    """
 
     def __init__(
-        self, prog: str, summary: str, *kinds: type, helps: tuple[str, ...] = ("--help",)
+        self,
+        prog: str,
+        summary: str,
+        *kinds: type,
+        helps: tuple[str, ...] = ("--help",),
+        roles: Mapping[str, Callable[[], Flags]] | None = None,
     ) -> None:
+        self._prog, self._summary, self._helps, self._roles = prog, summary, helps, roles or {}
         self._given: dict[str, Any] = {}
-        self.sections: dict[str, Any] = {}
+        self._file: Given = {}
+        self.sections: dict[str, dict[str, str]] = {}
+        """Variables of each role, as the file has them."""
         self.known: dict[str, Flag] = {}
-        self._parser = parser = ArgumentParser(
-            prog, None, summary, argument_default=SUPPRESS, add_help=False, exit_on_error=False
-        )
-        for kind in kinds:
+        self.titles: dict[str, list[Flag]] = {}
+        for kind in kinds if roles is None else (*kinds, ConfigOptions):
             title = "Flags"
             for flag in flags_of(kind):
                 title = flag.field.title or title
                 if self.known.setdefault(flag.on, flag) is flag:
-                    if title not in self.sections:
-                        self.sections[title] = parser.add_argument_group(title)
-                    flag.add_to(self.sections[title])
-        other = parser.add_argument_group("Other")
-        other.add_argument(*helps, action="help", help="Show this message and exit.")
-        words = [flag for flag in self.known.values() if flag.told("word")]
-        named = "".join(f" {w.on}" if w.field.is_required() else f" [{w.on}]" for w in words)
-        parser.usage = f"{prog}{named} [flags]"
-        self.help, self._helps = parser.format_help, helps
+                    self.titles.setdefault(title, []).append(flag)
+        self._words = [flag for flag in self.known.values() if flag.told("word")]
         self._spelled = {one: flag for flag in self.known.values() for one in flag.spelled}
+        self.keys = {flag.key: flag for flag in self._spelled.values() if flag.key != "config"}
+
+    def help(self) -> str:
+        """What `--help` prints."""
+        named = "".join(f" {w.on}" if w.field.is_required() else f" [{w.on}]" for w in self._words)
+        usage = f"{self._prog}{named} [flags]"
+        parser = ArgumentParser(self._prog, usage, self._summary, add_help=False)
+        for title, flags in self.titles.items():
+            section = parser.add_argument_group(title)
+            for flag in flags:
+                flag.explain_in(section)
+        other = parser.add_argument_group("Other")
+        other.add_argument(*self._helps, action="help", help="Show this message and exit.")
+        return parser.format_help()
 
     def parse(self, arguments: Sequence[str]) -> None:
-        """Read the command line. Raises StartError naming a flag that there is not.
+        """Read the command line, and the file that it names; argparse takes no value with a dash.
 
-        Exits by itself on `--help` (0).
+        Raises StartError naming a flag that there is not. Exits by itself on `--help` (0).
         """
-        try:
-            given, left = self._parser.parse_known_args(list(self._joined(arguments)))
-        except ArgumentError as error:
-            flag = str(error.argument_name).partition("/")[0]
-            needs = "needs a" if error.message.startswith("expected") else "takes no"
-            raise StartError(f"{flag} {needs} value") from None
-        for word in left:
-            if word != "--":
-                raise StartError(f"{word!r} is one word too many; see {self._parser.prog} --help")
-        self._given = vars(given)
-
-    def _joined(self, arguments: Sequence[str]) -> Iterator[str]:
-        """Each flag in one word with its value, which may so begin with a dash."""
-        following = iter(arguments)
+        self._given, following, words = {}, iter(arguments), list[str]()
         for word in following:
-            on, equals, _ = word.partition("=")
+            on, equals, value = word.partition("=")
             flag = self._spelled.get(on)
-            if word in ("--", *self._helps):
-                yield from (word, *following)
-            elif flag is None and word.startswith("-") and word != "-":
-                raise StartError(f"{on}: there is no such flag; see {self._parser.prog} --help")
-            elif flag and not flag.is_switch:
-                joined = word if equals else "=".join((word, *islice(following, 1)))
-                if joined == f"{on}=--":  # argparse loses it
-                    raise StartError(f"{on}: '--' is no value")
-                yield joined
+            if word == "--":
+                words += following
+            elif word in self._helps:
+                print(self.help(), end="")
+                raise SystemExit(0)
+            elif flag is not None:
+                text = value if equals else None if flag.is_switch else next(following, None)
+                self._given[flag.on] = self._told(flag, on, text)
+            elif word.startswith("-") and word != "-":
+                raise self._refused(f"{on}: there is no such flag")
             else:
-                yield word
+                words.append(word)
+        if len(words) > len(self._words):
+            raise self._refused(f"{words[len(self._words)]!r} is one word too many")
+        self._given |= {one.on: word for one, word in zip(self._words, words, strict=False)}
+        if "--config" in self._given:
+            self._read_file(Path(self._given["--config"]))
+
+    def _refused(self, why: str) -> StartError:
+        return StartError(f"{why}; see {self._prog} --help")
+
+    def _told(self, flag: Flag, on: str, text: str | None) -> Any:
+        """The value of a flag that stands as `on`, from the word that belongs to it."""
+        if flag.is_switch and text is None:
+            return on == flag.on
+        if flag.is_switch or text is None:
+            raise StartError(f"{on} {'takes no' if flag.is_switch else 'needs a'} value")
+        return [*self._given.get(flag.on, ()), text] if flag.is_repeatable else text
+
+    def _read_file(self, path: Path) -> None:
+        where, content = f"--config: {path}", load(path)
+        for name in self._roles.keys() & content.keys():
+            self.sections[name] = self._section(name, content.pop(name), f"{where}: [{name}]")
+        self._file = given(content, self.keys, where)
+
+    def _section(self, name: str, table: Any, where: str) -> dict[str, str]:
+        """What the file says of a role, by variable; none of it is a flag of this command."""
+        role = self._roles[name]()
+        told = given(table if isinstance(table, dict) else {name: table}, role.keys, where)
+        for on in told.keys() & self.known.keys():
+            raise StartError(f"{where}: {on} is a flag of {self._prog}: give it above the sections")
+        return {role.known[on].variable: str(value) for on, value in told.items()}
 
     def read(self, kind: type[Options], **fixed: Any) -> Options:
         """The options of one class; `fixed` values are what they are.
@@ -217,41 +255,36 @@ class Flags:
         Raises StartError naming the flag or the variable of every value that is not allowed.
         """
         make: Any = kind
-        fields = make.__pydantic_fields__
-        nested = {name: one.annotation for name, one in fields.items() if _is_options(one)}
+        fields = make.__pydantic_fields__.items()
+        nested = {name: self.read(one.annotation) for name, one in fields if _is_options(one)}
         flags = {flag.name: flag for flag in flags_of(kind) if flag.kind is kind}
-        given = {name: self._given.get(flag.on, flag.given) for name, flag in flags.items()}
-        own = {name: value for name, value in given.items() if value is not None}
-        inner = {name: self.read(one) for name, one in nested.items()}
+        found = {name: self._value(flag) for name, flag in flags.items()}
+        own = {name: value for name, value in found.items() if value is not None}
         try:
-            options: Options = make(**{**own, **inner, **fixed})
+            options: Options = make(**{**own, **nested, **fixed})
         except ValidationError as error:
             told = (self._explain(flags, one) for one in error.errors())
             raise StartError("; ".join(told)) from None
         return options
 
+    def _value(self, flag: Flag) -> Any:
+        """As it was given; None: it was not."""
+        if flag.on in self._given:
+            return self._given[flag.on]
+        return self._file.get(flag.on) if flag.given is None else flag.given
+
     def _explain(self, flags: dict[str, Flag], detail: ErrorDetails) -> str:
         flag = flags.get(str(detail["loc"][0])) if detail["loc"] else None
-        message = detail["msg"].removeprefix("Value error, ")
         if flag is None:
-            return message
+            return detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "missing":
             return f"{flag.on} is needed" + (f" (or {flag.variable})" if flag.variable else "")
-        source = flag.on if flag.on in self._given else flag.variable
-        value = repr(detail["input"])
-        shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
-        return f"{source}: {shown} is not allowed: {message}"
+        return not_allowed(flag.on if flag.on in self._given else flag.variable, detail)
 
 
 def variable(kind: Any, name: str) -> str:
     """The environment variable of a field."""
     return Flag(kind, name, kind.__pydantic_fields__[name]).variable
-
-
-class _Switch(Action):
-    def __call__(self, _parser: Any, given: Any, _values: Any, flag: str | None = None) -> None:
-        """On by its first flag, off by its second."""
-        setattr(given, self.dest, flag == self.option_strings[0])
 
 
 def complain(name: str, error: Exception, status: int) -> int:

@@ -6,17 +6,18 @@ import importlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
 
 from services.cluster import beside
 from services.cluster.flags import Flags, complain, one_line
-from services.cluster.tether import die_with
 from services.contract.errors import PacelineError, StartError, not_here
 from services.runtime.logs import setup_logging
 from services.runtime.options import Settings
 from services.runtime.telemetry import trace_ids
+from services.runtime.tether import die_with
 
 
 class ProcessSettings(Settings):
@@ -57,10 +58,14 @@ ROLES = {
 
 
 def flags_of(name: str) -> Flags:
-    """The flags of a role."""
+    """The flags of a process."""
     kinds: list[type] = [ROLES[name].settings_class(), ProcessSettings]
     kinds += [beside.BesideSettings] if name == "verifier" else []
-    return Flags(f"paceline {name}", kinds[0].__doc__ or "", *kinds, helps=("--help", "-h"))
+    summary, helps = kinds[0].__doc__ or "", ("--help", "-h")
+    return Flags(f"paceline {name}", summary, *kinds, helps=helps, roles={})
+
+
+FLAGS = {name: partial(flags_of, name) for name in ROLES}
 
 
 def run_process(name: str, arguments: Sequence[str]) -> int:

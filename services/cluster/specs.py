@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from services.cluster.cores import CorePlan, plan_cores
 from services.cluster.models import DEMO_MODEL, ngrams_for
@@ -16,10 +18,12 @@ from services.contract.types import split_methods
 from services.engine.checkpoint.heads import is_head
 from services.engine.start import AUTO, chosen_format
 from services.engine.synthetic.spec import read_spec
-from services.runtime.options import Words, option, options
+from services.runtime.options import PREFIX, Words, option, options
 
 SHARES = {"verifier": 0.6, "drafter": 0.25}
 """Of a GPU's memory, where vLLM runs both roles on it."""
+Given = dict[str, Any]
+"""Settings of a process by name; None: left out."""
 Dtype = Literal["auto", "float32", "bfloat16"]
 Target = Annotated[
     str,
@@ -114,7 +118,7 @@ class ClusterOptions(Models):
     Threads None: as many as the process has cores; else the process is not pinned. `spare_core`:
     verifiers leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
     for each of `pacings` (empty: its default); the first listens on `port`, the others on free
-    ones.
+    ones. `sections`: variables of each role's processes, for what nothing else says.
     """
 
     ngrams: str | None = option(
@@ -145,6 +149,7 @@ class ClusterOptions(Models):
     vllm_engine: bool = option(
         "Serve what gateways with an OpenAI API speak, too.", False, variable=True
     )
+    sections: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     spare_core: bool = False
     pacings: tuple[str, ...] = ("",)
 
@@ -191,10 +196,9 @@ class ClusterOptions(Models):
         return self.lookahead is not None or runs_the_target(self.method)
 
     @property
-    def ngram_flags(self) -> list[str]:
+    def ngram_file(self) -> str | None:
         """The n-gram file of a drafter, where one of its methods reads it."""
-        file = ngrams_for(self.target, self.ngrams)
-        return ["--ngrams", file] if self.drafts_with_ngrams and file is not None else []
+        return ngrams_for(self.target, self.ngrams) if self.drafts_with_ngrams else None
 
     @property
     def drafts_with_ngrams(self) -> bool:
@@ -285,35 +289,25 @@ def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]
 
 def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -> ProcessSpec:
     name = "orchestrator" if len(options.pacings) == 1 else f"orchestrator-{pacing}"
-    arguments = ["--host", options.host, "--port", str(port)]
+    given = _of(options, "host", "vllm_engine") | {"port": port, "pacing": pacing or None}
     # Started with the workers, it waits as long for them as whoever started it.
-    arguments += ["--start-timeout", str(START_TIMEOUT_S)]
-    if pacing:
-        arguments += ["--pacing", pacing]
-    arguments.append("--vllm-engine" if options.vllm_engine else "--no-vllm-engine")
-    return _spec(site, "orchestrator", name, arguments)
+    given["start_timeout"] = START_TIMEOUT_S
+    return _spec(options, site, name, given)
 
 
 def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
     name = f"verifier-{index}"
-    arguments = ["--worker-id", name, "--port", "0"]
     if options.synthetic is not None:
-        return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
-    arguments += ["--target", options.target, "--dtype", options.number_format_told]
-    arguments += _engine_flags(options.engine, options.execution)
-    invariant = {None: [], True: ["--batch-invariant"], False: ["--no-batch-invariant"]}
-    arguments += invariant[options.batch_invariant]
-    arguments += _device_flags(options, "verifier", index)
-    if options.beside:
-        arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
-        arguments += options.ngram_flags
-        if options.drafts_with_a_head:
-            arguments += ["--draft", options.draft or ""]
+        return _worker(options, site, name, _sleeping(options.synthetic))
     split = options.tensor_parallel
-    if split > 1:
-        arguments += ["--tensor-parallel", str(split)]
-    arguments += _thread_flags(cores, options.verifier_threads, options.pin, split)
-    return _spec(site, "verifier", name, arguments)
+    given = _of(options, "target", "engine", "execution", "batch_invariant", "tensor_parallel")
+    given |= {"dtype": options.number_format_told, **_device(options, "verifier", index)}
+    given |= _threads(cores, options.verifier_threads, options.pin, split)
+    if options.beside:
+        given |= {"drafting": _method_beside(options), "ngrams": options.ngram_file}
+        given |= _of(options, "skip_mask", "lookahead")
+        given |= _of(options, "draft") if options.drafts_with_a_head else {}
+    return _worker(options, site, name, given)
 
 
 def _method_beside(options: ClusterOptions) -> str:
@@ -326,87 +320,108 @@ def _method_beside(options: ClusterOptions) -> str:
 
 
 def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
-    name = f"drafter-{index}"
-    arguments = ["--worker-id", name, "--port", "0"]
-    if options.method:
-        arguments += ["--method", options.method]
+    name, given = f"drafter-{index}", {"method": options.method or None}
     if options.synthetic is not None:
-        return _spec(site, "drafter", name, [*arguments, *_synthetic_flags(options.synthetic)])
-    # The target's name is given, so that what is for another target is refused at the start.
-    engine = _engine_flags("native", "eager")
-    if options.draft is not None:
-        arguments += ["--draft", options.draft]
-        if options.drafts_with_a_head:
-            arguments += ["--draft-base", options.target]
-        else:
-            engine = _engine_flags(options.engine, options.execution)
-    arguments += [*engine, *options.ngram_flags]
+        return _worker(options, site, name, given | _sleeping(options.synthetic))
+    given |= {**_of(options, "draft"), "ngrams": options.ngram_file}
+    given |= {"engine": "native", "execution": "eager"}
+    if options.drafts_with_a_head:
+        # The target's name is given, so that what is for another target is refused at the start.
+        given["draft_base"] = options.target
+    elif options.draft is not None:
+        given |= _of(options, "engine", "execution")
     if options.drafts_with_the_target:
-        arguments += ["--target", options.target, *_target_flags(options)]
+        given |= _of(options, "target", "skip_mask", "lookahead")
     elif "text" in split_methods(options.method):
         # For its tokenizer.
-        arguments += ["--target", options.target]
+        given |= _of(options, "target")
     if options.drafts_with_a_model:
-        arguments += _device_flags(options, "drafter", index)
-        arguments += ["--dtype", options.dtype_of_drafters]
-        arguments += _thread_flags(cores, options.drafter_threads, options.pin)
-    return _spec(site, "drafter", name, arguments)
+        given |= {"dtype": options.dtype_of_drafters, **_device(options, "drafter", index)}
+        given |= _threads(cores, options.drafter_threads, options.pin)
+    return _worker(options, site, name, given)
 
 
-def _synthetic_flags(file: Path) -> list[str]:
+def _of(options: ClusterOptions, *names: str) -> Given:
+    """Options that processes have by the same names."""
+    return {name: getattr(options, name) for name in names}
+
+
+def _sleeping(file: Path) -> Given:
     """A worker that sleeps needs no core of its own, and one thread for what it does beside."""
-    return ["--synthetic", str(file.absolute()), "--threads", "1"]
+    return {"synthetic": file.absolute(), "threads": 1}
 
 
-def _target_flags(options: ClusterOptions) -> list[str]:
-    """What a target needs to draft."""
-    mask = ["--skip-mask", str(options.skip_mask)] if options.skip_mask is not None else []
-    return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
-
-
-def _engine_flags(engine: str, execution: str) -> list[str]:
-    """Both are always given: no worker is to take one of them from its environment."""
-    return ["--engine", engine, "--execution", execution]
-
-
-def _device_flags(options: ClusterOptions, role: str, index: int) -> list[str]:
+def _device(options: ClusterOptions, role: str, index: int) -> Given:
     """The device of a worker, and its share of the memory where both roles are on one."""
     own, other = options.verifier_device, options.drafter_device
     if role == "drafter":
         own, other = other, own
     if not own:
-        return []
+        return {}
     device = own[(index - 1) % len(own)]
-    flags = ["--device", device]
-    if options.engine == "vllm" and device != "cpu" and device in other:
-        flags += ["--memory-share", str(SHARES[role])]
-    return flags
+    shared = options.engine == "vllm" and device != "cpu" and device in other
+    return {"device": device, "memory_share": SHARES[role] if shared else None}
 
 
-def _thread_flags(
-    cores: Sequence[int], threads: int | None, pin: bool, split: int = 1
-) -> list[str]:
+def _threads(cores: Sequence[int], threads: int | None, pin: bool, split: int = 1) -> Given:
     """One thread per core, on those cores; a number of threads asked for goes unpinned.
 
     `split`: processes that share the cores, each with so many threads.
     """
     if threads is not None:
-        return ["--threads", str(threads)]
-    pinned = ["--cpus", ",".join(str(core) for core in cores)] if pin else []
-    return ["--threads", str(max(1, len(cores) // split)), *pinned]
+        return {"threads": threads}
+    pinned = ",".join(str(core) for core in cores) if pin else None
+    return {"threads": max(1, len(cores) // split), "cpus": pinned}
 
 
-def _spec(site: Site, role: str, name: str, arguments: Sequence[str]) -> ProcessSpec:
-    ready = site.folder / f"{name}.ready"
-    common = ["--ready-file", str(ready), "--tether", str(site.owner)]
+def _worker(options: ClusterOptions, site: Site, name: str, given: Given) -> ProcessSpec:
+    return _spec(options, site, name, {"worker_id": name, "port": 0, **given})
+
+
+def _spec(options: ClusterOptions, site: Site, name: str, given: Given) -> ProcessSpec:
+    role, ready = name.partition("-")[0], site.folder / f"{name}.ready"
+    given |= {"ready_file": ready, "tether": site.owner}
     # A URL that names a user is not for those who can list processes.
     secret = {"PACELINE_REDIS": site.redis} if "@" in site.redis else {}
-    common += [] if secret else ["--redis", site.redis]
+    given |= {} if secret else {"redis": site.redis}
+    settings = {setting: value for setting, value in given.items() if value is not None}
     return ProcessSpec(
         name=name,
         # -P: a folder named like one of our packages must not be imported from here.
-        argv=(sys.executable, "-P", "-m", "paceline", role, *arguments, *common),
+        argv=(sys.executable, "-P", "-m", "paceline", role, *_flags(settings)),
         ready_file=ready,
         log_file=site.folder / f"{name}.log",
         environment=secret,
+        defaults=_section(options, role, settings),
     )
+
+
+def _flags(settings: Given) -> Iterator[str]:
+    for setting, value in settings.items():
+        flag = setting.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        else:
+            yield from (f"--{flag}", str(value))
+
+
+def _section(options: ClusterOptions, role: str, settings: Given) -> Mapping[str, str]:
+    """What the file says of a process, that of drafters where one drafts, too, by variable.
+
+    Raises StartError for one of `settings`, which it has as flags.
+    """
+    own = options.sections.get(role, {})
+    for setting in settings:
+        if PREFIX + setting.upper() in own:
+            raise StartError(f"--config: [{role}] {setting}: paceline up sets it by itself")
+    beside = options.sections.get("drafter")
+    return {**_drafting(beside), **own} if beside and "drafting" in settings else own
+
+
+def _drafting(section: Mapping[str, str]) -> dict[str, str]:
+    """What of a drafter's settings says how it drafts, wherever it runs."""
+    from services.drafter.settings import DrafterSettings
+    from services.runtime.settings import WorkerSettings
+
+    names = DrafterSettings.model_fields.keys() - WorkerSettings.model_fields.keys()
+    return {name: section[name] for name in section.keys() & {PREFIX + n.upper() for n in names}}

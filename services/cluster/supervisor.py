@@ -25,7 +25,7 @@ _POLL_S = 0.05
 class ProcessSpec:
     """How to start one child. `ready_file` and `log_file` are written by the child.
 
-    `environment` is added to this process's own.
+    `environment` is added to this process's own, `defaults` where that says nothing.
     """
 
     name: str
@@ -33,6 +33,7 @@ class ProcessSpec:
     ready_file: Path
     log_file: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.spec.environment},
+                env={**self.spec.defaults, **os.environ, **self.spec.environment},
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone
             )
 

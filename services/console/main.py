@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.contract.errors import not_here, out_of_room
 from services.runtime.polling import poll_in_one_thread
+
+if TYPE_CHECKING:
+    from services.cluster.flags import Flags
 
 SUMMARY = "Large language models served faster, with the same output distribution."
 
@@ -19,12 +22,13 @@ SUMMARY = "Large language models served faster, with the same output distributio
 class Command:
     """What a command does, its options as `module:class`, and the module of its `run_<name>`.
 
-    `module` empty: that of the options.
+    `module` empty: that of the options. `roles`: its file has a section for each process.
     """
 
     summary: str
     options: str = ""
     module: str = ""
+    roles: bool = False
 
     def kind(self) -> Any:
         """The options class."""
@@ -52,6 +56,7 @@ COMMANDS = PROCESSES | {
     "up": Command(
         "Start a whole local cluster as separate processes, and keep it alive until Ctrl-C.",
         "services.console.up:UpOptions",
+        roles=True,
     ),
     "doctor": Command(
         "Say what this machine has to run models, and what would be chosen.",
@@ -183,18 +188,26 @@ def _serve(name: str, arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    from services.cluster.flags import Flags, complain
+    from services.cluster.flags import complain
     from services.contract.errors import StartError
 
-    command = COMMANDS[name]
-    kind = command.kind()
-    flags = Flags(f"paceline {name}", command.summary, kind)
+    command, flags = COMMANDS[name], flags_of(name)
     try:
         flags.parse(arguments)
-        options = flags.read(kind)
+        sections = {"sections": flags.sections} if command.roles else {}
+        options = flags.read(command.kind(), **sections)
     except StartError as error:
         return complain(name, error, status=2)
     return command.run(name, options)
+
+
+def flags_of(name: str) -> Flags:
+    """The flags of a command that is no process."""
+    from services.cluster.flags import Flags
+
+    command = COMMANDS[name]
+    processes = import_module("services.cluster.process").FLAGS if command.roles else None
+    return Flags(f"paceline {name}", command.summary, command.kind(), roles=processes)
 
 
 def overview() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 
-from orchestrator.frontdoor.authentication import token_entry
 from services.runtime.options import options
+from services.runtime.serving.bearer import token_entry
 
 # 256 bits: the digest of so random a token can be stored without a salt.
 TOKEN_BYTES = 32

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class StepEntry:
     """One session's part of a step.
 
-    `kind` is "verify", "prefill", "draft" or "prepared" (drafted before they were asked for);
-    `round` is 0 outside of verification rounds; `queue_ms` is the wait before the step;
-    `tokens` counts draft tokens verified, prompt tokens prefilled or tokens drafted.
+    `kind` is "verify", "prefill" or "draft"; `round` is 0 outside of verification rounds;
+    `queue_ms` is the wait before the step; `tokens` counts draft tokens verified, prompt tokens
+    prefilled or tokens drafted.
     """
 
     session: str

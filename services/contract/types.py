@@ -465,7 +465,7 @@ class OpenDraft:
     `method`: one drafting method, or several joined by commas, in verification order.
     `phrase_scope`: sessions with the same one may share phrases of their outputs;
     with an empty one a session shares nothing.
-    `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
+    `synchronous`: drafting and verifying take turns.
     `top_rows`: tokens in each row of target predictions in commits; see `top_rows`.
     `fork_scope`: completions of one prompt have the same one, and read it once.
     """

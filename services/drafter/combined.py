@@ -245,7 +245,7 @@ class CombinedDrafter:
             session.drew = place
         tree = _plain(draft.tree) if session.exact else _sampled(draft.tree)
         sources = self._said(place, draft)
-        return Proposed(tree, prepared=draft.prepared, recalled=draft.recalled, sources=sources)
+        return Proposed(tree, recalled=draft.recalled, sources=sources)
 
     def _said(self, place: int, draft: Proposed) -> bytes:
         """The source of each token of a member's draft."""

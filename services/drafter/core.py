@@ -107,7 +107,6 @@ class DrafterCore:
         self._reserved = 0
         self._steps = 0
         self._step_ms = 0.0
-        self._token_ms = 0.0
         self._recalled = 0
 
     # --- commands -------------------------------------------------------------
@@ -265,7 +264,8 @@ class DrafterCore:
         pairs = zip(ready, proposals, strict=True)
         served = [(entry, done) for entry, done in pairs if done and not done.waits]
         for entry, proposed in served:
-            self._absorb(entry, proposed, self._spent(proposed, elapsed / 1e6))
+            # All of the step's time, however many sessions shared it: each of them waited for it.
+            self._absorb(entry, proposed, 0.0 if proposed.fed else elapsed / 1e6)
         self._trace(elapsed, served)
         return len(served) > 0 or len(ready) < len(due) or None in proposals
 
@@ -279,17 +279,6 @@ class DrafterCore:
                 self._fail(asks[0].key, asks[0].epoch, error)
                 return [None]
         return [proposal for ask in asks for proposal in self._propose(drafter, [ask])]
-
-    def _spent(self, proposed: Proposed, elapsed_ms: float) -> float:
-        """What drafting took of the session's time; what was prepared, as if it were drafted now.
-
-        All of the step's time, however many sessions shared it: each of them waited for it.
-        """
-        if proposed.prepared:
-            return self._token_ms * len(proposed.tree)
-        if len(proposed.tree):
-            self._token_ms = elapsed_ms / len(proposed.tree)
-        return 0.0 if proposed.fed else elapsed_ms
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         self._recalled += proposed.recalled

@@ -62,8 +62,7 @@ class Proposed:
     No tokens and not `final`: not there yet, ask again (a prompt in chunks, a
     tree in the making). `final`: nothing more can be drafted from this text. `waits`: not
     before something happens elsewhere in this process. `fed`: tokens of a prompt that
-    entered KV without completing it, for the trace. `prepared`: the tokens were drafted
-    before they were asked for, in idle moments. `recalled`: how many of the tokens come
+    entered KV without completing it, for the trace. `recalled`: how many of the tokens come
     from texts of other sessions. `reach`: of a tree, the chance that each
     node is reached, falling; with it even a chain is a tree, and none of it becomes text.
     `sources`: the `DraftSource` of each token, a byte each; none = that of the method.
@@ -73,7 +72,6 @@ class Proposed:
     final: bool = False
     fed: int = 0
     waits: bool = False
-    prepared: bool = False
     recalled: int = 0
     reach: tuple[float, ...] = ()
     sources: bytes = b""
@@ -81,9 +79,7 @@ class Proposed:
     @property
     def kind(self) -> str:
         """What it is in the trace."""
-        if self.fed:
-            return "prefill"
-        return "prepared" if self.prepared else "draft"
+        return "prefill" if self.fed else "draft"
 
 
 @dataclass(frozen=True, slots=True)

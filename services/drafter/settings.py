@@ -79,27 +79,9 @@ class DrafterSettings(WorkerSettings):
         1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
     )
     ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
-    prepare_tokens: int = Field(
-        8,
-        title="a draft model",
-        ge=0,
-        le=256,
-        description="tokens that `model` prepares for each session while it waits for a verdict, "
-        "in greedy and coupled verification: what follows where the target may say another "
-        "token than was drafted; 0 = none",
-    )
-    prepare_depth: int = Field(
-        4, ge=1, le=64, description="most of them behind one token that the target may say"
-    )
-    prepare_rows: int = Field(
-        4,
-        ge=1,
-        le=64,
-        description="most of them in one step, of all sessions; a draft that comes to be "
-        "owed meanwhile waits for that step",
-    )
     ahead_rows: int = Field(
         12,
+        title="a draft model",
         ge=1,
         le=1024,
         description="most places that one step of the draft model goes to where `ngram,model` "
@@ -161,13 +143,19 @@ class DrafterSettings(WorkerSettings):
         "to draft what follows them once; -1: it never does",
     )
     phrase_length: int = Field(
-        8, title="phrases", ge=1, le=64, description="most tokens of one phrase that `ngram` learns"
+        8,
+        title="phrases",
+        ge=1,
+        le=64,
+        description="most tokens that `ngram` copies of another text",
     )
     phrases_per_tenant: int = Field(
-        32_768, ge=1, description="phrases of one tenant's outputs that `ngram` remembers"
+        32_768, ge=1, description="tokens of one tenant's outputs that `ngram` remembers"
     )
     phrases: int = Field(
-        262_144, ge=1, description="phrases of all tenants that `ngram` remembers, ~0.4 KB each"
+        262_144,
+        ge=1,
+        description="tokens of all tenants' outputs that `ngram` remembers, ~0.2 KB each",
     )
     phrase_redis: str | None = Field(
         None,

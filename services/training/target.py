@@ -12,10 +12,13 @@ import torch
 
 from services.contract.errors import PacelineError, StartError
 from services.contract.types import TokenizerBundle
-from services.engine.checkpoint.bundle import read_bundle, read_config, read_generation_config
-from services.engine.checkpoint.files import cache_folder, locate, one_line, weights_digest
-from services.engine.checkpoint.fingerprint import file_digest
-from services.engine.checkpoint.gguf import converted
+from services.engine.checkpoint.bundle import (
+    read_bundle,
+    read_config,
+    read_generation_config,
+    source_folder,
+)
+from services.engine.checkpoint.files import one_line, weights_digest
 from services.engine.limits import max_context
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 
@@ -66,7 +69,7 @@ def read_target(name: str) -> Target:
     Raises StartError for one that is not there, is of an unknown kind, or has no
     fast tokenizer.
     """
-    folder = _folder(name)
+    folder = source_folder(name)
     config = read_config(folder, name)
     _require_decoder(config, name)
     model = _without_weights(config, name)
@@ -95,14 +98,6 @@ def supported(name: str) -> Iterator[None]:
     except Exception as error:
         told = one_line(error)
         raise StartError(f"{name}: this architecture is not supported ({told})") from error
-
-
-def _folder(name: str) -> Path:
-    source = locate(name)
-    if source.suffix != ".gguf":
-        return source
-    cache = cache_folder(None)
-    return converted(source, file_digest(source, cache / "digests"), "float32", cache)
 
 
 def _require_decoder(config: Any, name: str) -> None:

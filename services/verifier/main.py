@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from services.contract.types import Role, VerifierCommand, VerifierEvent
@@ -14,7 +15,7 @@ from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
-from services.runtime.worker_main import installed_version, run_worker, tracing
+from services.runtime.worker_main import run_worker, tracing
 from services.verifier.core import VerifierCore
 from services.verifier.measuring import measured
 from services.verifier.options import VerifierOptions
@@ -85,7 +86,7 @@ def make_host(
         prefill_slowdown=settings.prefill_slowdown,
         gather_ms=settings.gather_ms,
         prefix_cache_tokens=settings.prefix_cache_tokens,
-        version=installed_version(),
+        version=version("paceline"),
         lending=lending,
         structures=structures,
         on_step=tracer.on_step("verifier") if tracer is not None else None,

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store.codec import keys_of
-from orchestrator.store.embedded import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.redis_client import DEFAULT_PREFIX
 from testkit.chaos.proxy import Network
 from testkit.redis_servers import (

@@ -24,10 +24,10 @@ from pathlib import Path
 from bench.machine import machine
 from bench.output import say, table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
-from orchestrator.frontdoor.authentication import token_entry
 from services.cluster.fresh import FRESH
 from services.contract.errors import StartError
 from services.runtime.affinity import give_way
+from services.runtime.serving.bearer import token_entry
 from testkit.chaos.health import whole
 from testkit.chaos.models import LONGEST_TEXT, tiny_models
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout

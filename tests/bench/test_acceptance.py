@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,16 +10,16 @@ from bench.acceptance import _of_length, chained, show
 from bench.accepted_lengths import (
     Pair,
     Study,
-    Text,
-    answers,
     block_survival,
     standard_survival,
 )
 from services.engine.native import NativeEngine
+from services.training.texts import Text
 from tests.models import tiny_model
 
 STUDY = Study(length=4, stride=3, chains=3, support=320)
-TEXT = Text(torch.arange(5, 25)[None], 8)
+NOTHING = np.zeros((0, 0))
+TEXT = Text(0, np.arange(5, 25, dtype=np.int32), np.array([8], np.int32), NOTHING, NOTHING)
 
 
 def expected(survival, p: list[float], q: list[float], length: int) -> float:
@@ -61,17 +62,6 @@ def test_another_draft_model_is_accepted_less_the_further_it_drafts():
         assert chances[0] < 0.9, rule
         assert chances == sorted(chances, reverse=True), rule
     assert sum(survival["block"]) >= sum(survival["standard"])
-
-
-def test_texts_answer_each_prompt_alone_up_to_its_end():
-    target = engine(0)
-    prompts = [[5, 6, 7], [9, 10, 11, 12, 13]]
-    together = answers(target, prompts, 12)
-    assert target.kv_tokens_used == 0
-    for text, prompt in zip(together, prompts, strict=True):
-        assert text.token_ids[0, : text.start].tolist() == prompt
-        assert 1 <= text.token_ids.shape[1] - text.start <= 12
-    assert torch.equal(answers(target, prompts[:1], 12)[0].token_ids, together[0].token_ids)
 
 
 def test_chained_blocks_emit_no_bonus_unless_they_are_coupled():

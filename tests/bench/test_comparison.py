@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.comparison import Paired, Tally, accepted_per_round, block_efficiency, compare
+from bench.comparison import Paired, compare
+from bench.figures import accepted_per_round, block_efficiency
 from bench.prompts import BenchPrompt
 from bench.runner import Trial
 from services.cluster.figures import Measured
@@ -59,9 +60,9 @@ def test_one_prompt_tells_no_error():
 
 
 def test_rounds_without_a_draft_accept_nothing_and_are_left_out():
-    tally = Tally.of([answer(7, 3, stats(4, 3), stats(4, 1), stats(0, 0))])
-    assert accepted_per_round(tally) == pytest.approx(2.0)
-    assert block_efficiency(tally) == pytest.approx(7 / 3)
+    trials = [trial("a", 0, 1, answer(7, 3, stats(4, 3), stats(4, 1), stats(0, 0)))]
+    assert accepted_per_round(trials) == pytest.approx(2.0)
+    assert block_efficiency(trials) == pytest.approx(7 / 3)
 
 
 def test_a_baseline_that_accepted_nothing_gives_no_ratio():

@@ -1,23 +1,18 @@
-"""`paceline bench --synthetic`: what is replayed, through which delays, what follows from it."""
+"""`paceline bench --synthetic`: what is replayed, and through which delays."""
 
 import json
 import socket
 
 import pytest
 
+from bench.main import run_bench
 from bench.options import BenchOptions
-from bench.runner import Trial
-from bench.synthetic.figures import figures_of, speed_ups
-from bench.synthetic.main import run_synthetic
 from bench.synthetic.network import parse_delays
 from bench.synthetic.relay import join
-from bench.synthetic.report import rows
-from bench.synthetic.scenario import make_scenario
+from bench.synthetic.scenario import Worlds, make_scenario
 from bench.synthetic.serving import ways
 from bench.synthetic.traces import TRACES, load_trace
-from services.cluster.figures import Measured
 from services.contract.errors import StartError
-from tests.console.events import STARTED, complete, stats
 
 # --- what is replayed ----------------------------------------------------------------
 
@@ -71,13 +66,17 @@ def test_times_can_be_given_on_the_command_line():
         ({"synthetic": "plain_ms=1"}, "--synthetic: verifier.verify_ms: Field required"),
         ({"synthetic": "nowhere.json"}, "--synthetic: nowhere.json cannot be read"),
         ({"trace": "humaneval", "pacings": ("hasty",)}, "--pacings: 'hasty' is not one of fixed"),
+        (
+            {"trace": "humaneval", "concurrency": (0,)},
+            "--concurrency: without a model, numbers of 1",
+        ),
         ({"trace": "humaneval", "delay_ms": "soon"}, "--delay-ms: 'soon' is no number"),
         ({"trace": "humaneval", "delay_ms": "client=5"}, "--delay-ms: 'client' is not one of"),
         ({"trace": "humaneval", "delay_ms": "-1"}, "--delay-ms: -1 is not within"),
     ],
 )
 def test_bad_input_ends_the_bench_with_one_line(capsys, options, named):
-    assert run_synthetic(BenchOptions(**options)) == 1
+    assert run_bench(BenchOptions(**options)) == 1
     told = capsys.readouterr().err
     assert told.startswith("paceline bench: ")
     assert told.count("\n") == 1
@@ -89,6 +88,14 @@ def test_plain_decoding_and_fixed_are_always_measured():
     fixed, amusd = ways(("amusd",))[1:]
     assert fixed.flags == ("--pacing", "fixed", "--no-fallback", "--num-speculative-tokens", "5")
     assert amusd.flags == ("--pacing", "eager", "--no-fallback")
+
+
+def test_every_repeat_has_worlds_of_its_own_the_same_for_every_way():
+    alone, first, second = (Worlds(()).groups(*asked) for asked in ((1, 0), (4, 0), (4, 1)))
+    assert [len(group) for group in (*alone, *first, *second)] == [1, 16, 16]
+    texts = {prompt.text for group in (*first, *second) for prompt in group}
+    assert len(texts) == 32
+    assert Worlds(()).groups(4, 1) == second
 
 
 # --- the network ---------------------------------------------------------------------
@@ -134,51 +141,3 @@ class _tcp_like(socket.socket):
         super().__init__(fileno=pair.detach())
 
     def setsockopt(self, *_: object) -> None: ...
-
-
-# --- what follows --------------------------------------------------------------------
-
-
-def output(total_s: float, *arrivals: tuple[float, int], rounds: tuple = ()) -> Measured:
-    tokens = sum(count for _, count in arrivals)
-    done = complete(tokens, max(1, len(rounds)))
-    return Measured(STARTED, done, tuple(range(tokens)), arrivals, rounds, total_s)
-
-
-def trial(way: str, repeat: int, *outputs: Measured, cpu_s: float = 0.0) -> Trial:
-    wall_s = max(one.total_s for one in outputs)
-    return Trial(way, repeat, 0, (), outputs, wall_s, orchestrator_s=cpu_s)
-
-
-def test_time_per_token_counts_everything_and_once_more_without_the_first():
-    one = trial("plain", 0, output(1.0, (0.2, 1), (0.6, 2), (1.0, 2), rounds=(stats(4, 4),)))
-    figures = figures_of([one], "plain", ("plain",))
-    assert figures.ms_per_token.median == pytest.approx(200.0)
-    assert figures.decode_ms.median == pytest.approx(200.0)
-    assert figures.first_token.median == pytest.approx(200.0)
-    slow_start = trial("plain", 0, output(1.0, (0.6, 1), (1.0, 4), rounds=(stats(4, 4),)))
-    assert figures_of([slow_start], "plain", ()).decode_ms.median == pytest.approx(100.0)
-
-
-def test_ways_are_compared_within_each_repeat():
-    trials = [
-        trial("plain", 0, output(2.0, (1.0, 4))),
-        trial("eager", 0, output(1.0, (1.0, 4))),
-        trial("plain", 1, output(3.0, (1.0, 4))),
-        trial("eager", 1, output(1.0, (1.0, 4))),
-        trial("eager", 2, output(9.0, (1.0, 4))),
-    ]
-    assert speed_ups(trials, "eager", "plain") == [pytest.approx(2.0), pytest.approx(3.0)]
-
-
-def test_cpu_is_counted_per_round():
-    one = trial("plain", 0, output(1.0, (0.5, 2), rounds=(stats(0, 0), stats(0, 0))), cpu_s=0.003)
-    assert figures_of([one], "plain", ()).cpu_per_round.median == pytest.approx(1.5)
-
-
-def test_a_table_names_what_was_published_beside_what_was_measured():
-    one = figures_of([trial("fixed", 0, output(1.0, (0.5, 4)))], "fixed", ("plain", "fixed"))
-    table = dict(rows([one], {"fixed": 17.964}))
-    assert table["ms/token"] == ["250.00 (250.00–250.00)"]
-    assert table["published, ms/token"] == ["17.96"]
-    assert "speed-up over fixed" not in table

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from orchestrator.store import EmbeddedRedis
 from services.console import doctor
 from services.console.doctor import Checkpoint, choose, read_checkpoint, run_doctor
 from services.contract.errors import StartError
 from services.engine.start import Installed
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.cpus import told
 from tests.models import tiny_model_folder
 

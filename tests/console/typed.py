@@ -39,7 +39,7 @@ def flags_of(name: str) -> Flags:
     """The flags of a command."""
     if name in main.PROCESSES:
         return process.flags_of(name)
-    return Flags(f"paceline {name}", "", main.COMMANDS[name].kind())
+    return main.flags_of(name)
 
 
 def read(name: str, *words: str) -> Any:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.store import EmbeddedRedis, RedisSessionStore
+from orchestrator.store import RedisSessionStore
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import Backend
 
 REDIS = shutil.which("redis-server")

@@ -10,14 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.store import EmbeddedRedis
-from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from services.runtime.embedded_redis import EmbeddedRedis, find_server
 from tests.waiting import wait_until
 
 STARTER = """
 import sys, time
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis()
 server.start()
 print(server.pid, server.url[7:], flush=True)
@@ -51,13 +50,6 @@ def test_stop_leaves_nothing_behind_and_may_be_repeated():
     assert server.pid is None
     with pytest.raises(StartError):
         _ = server.url
-
-
-async def test_it_starts_and_stops_from_a_coroutine():
-    async with EmbeddedRedis() as server:
-        folder = folder_of(server)
-        assert server.pid is not None
-    assert not folder.exists()
 
 
 def test_a_restart_keeps_the_address():

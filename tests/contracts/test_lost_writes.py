@@ -12,11 +12,12 @@ import pytest
 from fakeredis import FakeServer
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions
 from orchestrator.store.delivery import pipeline_of
 from orchestrator.store.server_identity import Identity, parse_identity, shows_loss
 from services.contract.errors import DataLoss, Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.contracts.owners import Owner, text_of
 from tests.contracts.replicas import ask, follow, lag, take_its_place

@@ -4,8 +4,9 @@ import ssl
 
 import pytest
 
-from orchestrator.store import EmbeddedRedis, connect
+from orchestrator.store import connect
 from services.contract.errors import StartError
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.redis_client import open_client
 from testkit.chaos.proxy import Network
 from tests.certificates import Authority

@@ -8,10 +8,11 @@ import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
 from orchestrator.session.ports import Durability
-from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions
 from orchestrator.store.background import MOST_WAITING
 from services.contract.errors import Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import KEY, Backend
 from tests.contracts.owners import Owner, text_of
 from tests.waiting import until

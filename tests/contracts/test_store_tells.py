@@ -5,10 +5,12 @@ import asyncio
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.store import EmbeddedRedis, Outage, RedisSessionStore, WriterOptions
+from orchestrator.store import RedisSessionStore, WriterOptions
 from orchestrator.workers.discovery import discover
 from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
 from services.contract.types import Role
+from services.runtime.embedded_redis import EmbeddedRedis
+from services.runtime.outage import Outage
 from services.runtime.registry import WorkerRegistry
 from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend

@@ -5,11 +5,12 @@ import logging
 import pytest
 
 from orchestrator.session.ports import Durability
-from orchestrator.store import EmbeddedRedis, StoreOptions, connect
+from orchestrator.store import StoreOptions, connect
 from orchestrator.store.codec import keys_of
 from orchestrator.store.eviction import warn_of_eviction
 from services.contract.errors import DataLoss
 from services.contract.types import FinishReason, SessionStatus
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import KEY, Backend
 from tests.contracts.owners import Owner, text_of
 from tests.contracts.replicas import ask

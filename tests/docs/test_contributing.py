@@ -21,7 +21,7 @@ EXAMPLES = {
 KNOWN = {
     # The first version of stored sessions; written by `make protos`; what the semantic
     # conventions have an attribute for.
-    "orchestrator/frontdoor/requests/record.py",
+    "orchestrator/session/spec_record.py",
     "protos/paceline/_sampling.py",
     "orchestrator/recorder/attributes.py",
     "services/runtime/telemetry/names.py",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paceline import Client
 
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.docs.checkout import check_out
 from tests.docs.pages import PAGES, ROOT, Block, blocks_in, blocks_of
 from tests.docs.reader import READY_MADE, Reader, Site

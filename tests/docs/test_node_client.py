@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from paceline import Client
 
-from orchestrator.frontdoor.authentication import token_entry
 from services.cluster.certificates import make_certificates
+from services.runtime.serving.bearer import token_entry
 from testkit.chaos.proxy import Network, Proxy
 from tests.docs import npm
 from tests.models import tiny_model_folder

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.frontdoor.requests import SessionSpec, dump_spec, load_spec, parse_defaults
 from orchestrator.session.ports import StoredRound
+from orchestrator.session.round_records import load_round
+from orchestrator.session.served_model import parse_defaults
+from orchestrator.session.spec import SessionSpec
+from orchestrator.session.spec_record import dump_spec, load_spec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store import codec
-from orchestrator.store.round_records import load_round
 from services.contract.errors import DataLoss, PacelineError, StoreError
 from services.contract.types import Progress, ResolvedSampling, Role, VerifyMode, WorkerDescription
 from services.drafter.methods.ngram import archive

@@ -5,7 +5,7 @@ import pytest
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.frontdoor.authentication import token_entry
+from services.runtime.serving.bearer import token_entry
 from tests.gateway.kit import GREEDY, answered, asked, gateway_stub
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import Ended, bearer, door_of, known_verifier, text

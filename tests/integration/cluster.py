@@ -18,9 +18,9 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE
 from orchestrator.frontdoor.inference import Inference
-from orchestrator.options import Options
 from orchestrator.recorder import Recorder
-from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
+from orchestrator.session.options import Options
+from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
@@ -29,7 +29,6 @@ from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
 from services.drafter.methods.model.ahead import AheadRules
-from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -44,6 +43,7 @@ from services.engine.skip_mask import SkipMask
 from services.engine.spec import ModelSpec
 from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import (
     Dialing,
@@ -182,9 +182,7 @@ SKIPPED = SkipMask.of(2, attention=[1], mlp=[0])
 # Random models are sure of nothing: all their candidates stay, and repetitions are merged.
 BUSHY = GraphRules(64, 0.0, 0.0, repeat=0)
 DRAFTERS: dict[str, Callable[[str, int], Any]] = {
-    "model": lambda arch, seed: ModelDrafter(
-        engine(arch, seed), trees=default_growth, prepare=PrepareRules(16, 8, least=0.0)
-    ),
+    "model": lambda arch, seed: ModelDrafter(engine(arch, seed), trees=default_growth),
     "skip": lambda arch, seed: SkipDrafter(engine(arch, seed), SKIPPED, Exit(0.3)),
     "graph": lambda arch, seed: GraphDrafter(
         engine(arch, seed), BUSHY, plan=lambda: FixedGrowth(4, 6, 24)
@@ -215,17 +213,37 @@ async def start_beside(
     name: str = "v1", arch: str = "llama", riding: bool = True, **options: Any
 ) -> tuple[Worker, Worker]:
     """A verifier that drafts, too, by `skip` and `lookahead`: the worker, once for each role."""
-    loaded, thread, lending = looking_ahead(arch, **options), CoreThread(), Lending()
+    loaded, lending = looking_ahead(arch, **options), Lending()
     drafters: dict[str, Any] = {
         "skip": SkipDrafter(loaded, SKIPPED, Exit(0.3), borrowing=Borrowing(lending, loaded)),
         "lookahead": LookaheadDrafter(loaded, borrowing=Borrowing(lending, loaded), riding=riding),
         "ngram": NgramDrafter(),
     }
-    judging = VerifierOptions(lending=lending)
-    judge: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name, options=judging),
-        thread=thread,
-    )
+    return await serve_beside(loaded, drafters, lending, name)
+
+
+async def serve_beside(
+    loaded: NativeEngine,
+    drafters: dict[str, Any],
+    lending: Lending,
+    name: str = "v1",
+    heard: Callable[[Any], None] = lambda event: None,
+) -> tuple[Worker, Worker]:
+    """A verifier and these methods in one process: the worker, once for each role.
+
+    `heard`: is given what the verifier says.
+    """
+
+    def judging(emit: Emit) -> VerifierCore:
+        def tell(link: int, event: Any) -> None:
+            heard(event)
+            emit(link, event)
+
+        options = VerifierOptions(lending=lending)
+        return VerifierCore(loaded, emit=tell, worker_id=name, options=options)
+
+    thread = CoreThread()
+    judge: WorkerHost[Any, Any] = WorkerHost(judging, thread=thread)
     drafts: WorkerHost[Any, Any] = WorkerHost(
         lambda emit: DrafterCore(
             drafters, emit=emit, worker_id=f"{name}-drafter", handover=lending.handover
@@ -297,7 +315,7 @@ async def orchestrator(
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
         known = await pool.ready(60)
         await pool.settle(60)
-        telemetry = Telemetry.start("test", role="orchestrator")
+        telemetry = Telemetry.start("orchestrator")
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
         if not options.get("fallback"):

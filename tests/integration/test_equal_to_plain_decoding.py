@@ -14,7 +14,6 @@ from tests.integration.cluster import (
     plain,
     start_drafter,
     start_verifier,
-    target,
 )
 from tests.models import tiny_tokenizer
 
@@ -111,34 +110,6 @@ async def test_the_target_as_its_own_drafter_is_always_accepted_and_never_rolled
             assert {stats.epoch for stats in run.rounds} == {1}
 
 
-@pytest.mark.parametrize("pacing", ["eager", "matched"])
-async def test_what_is_prepared_for_verdicts_is_used_and_changes_no_text(pacing):
-    """Drafts of the target itself, and of another model, whose window is soon full."""
-    greedily = plain(PROMPT, TOKENS)
-    for seed in (0, 3):
-        drafter = await start_drafter(seed=seed)
-        options = {"pacing": pacing, "fallback": False}
-        async with cluster([await start_verifier()], [drafter], PATIENT, **options) as running:
-            alone = await coupled(running, disable_speculative_decoding=True)
-            for window in (2, 4):
-                own = await greedy(running, num_speculative_tokens=window)
-                assert list(own.token_ids) == greedily
-                drafted = await coupled(running, num_speculative_tokens=window)
-                assert drafted.token_ids == alone.token_ids
-        prepared = drafter.host._core._drafters["model"].prepared
-        assert prepared.fed > 0
-        assert seed or prepared.hits > 0, "what the target itself says next was there"
-
-
-async def test_synchronous_speculation_prepares_nothing_while_the_verifier_works():
-    drafter = await start_drafter(seed=0)
-    options = {"pacing": "fixed", "fallback": False}
-    async with cluster([await start_verifier()], [drafter], **options) as running:
-        run = await greedy(running, num_speculative_tokens=2)
-    assert run.speculation.num_draft_tokens > 0
-    assert drafter.host._core._drafters["model"].prepared.fed == 0
-
-
 async def test_look_ahead_drafts_of_the_target_bring_two_tokens_or_more_for_two_forwards():
     drafters = [await start_drafter(methods=("lookahead",))]
     options = {"pacing": "fixed", "patience": PATIENT}
@@ -213,21 +184,3 @@ async def test_the_text_is_the_decoded_tokens_and_the_chunks_joined():
     assert all("".join(chunk.pieces) == chunk.text for chunk in chunks)
     assert [len(chunk.origins) for chunk in chunks] == [len(c.token_ids) for c in chunks]
     assert sum(s.emitted_tokens for chunk in chunks for s in chunk.rounds) == len(tokens)
-
-
-async def test_logprobs_are_those_of_the_raw_law():
-    import torch
-
-    async with cluster([await start_verifier()], [await start_drafter(seed=3)]) as running:
-        run = await running.client.generate(
-            PROMPT, temperature=0.7, top_k=5, seed=1, max_tokens=12, ignore_eos=True, logprobs=3
-        )
-    ids = tiny_tokenizer().encode(PROMPT) + list(run.token_ids)
-    with torch.no_grad():
-        rows = torch.log_softmax(target()(torch.tensor([ids])).logits[0].float(), dim=-1)
-    first = len(ids) - len(run.token_ids) - 1
-    for index, entry in enumerate(run.logprobs):
-        row = rows[first + index]
-        assert entry.token_id == run.token_ids[index]
-        assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-3)
-        assert entry.top_token_ids == tuple(torch.topk(row, 3).indices.tolist())

@@ -11,8 +11,8 @@ import pytest
 from paceline import Chunk, Client, GenerationStream
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store import EmbeddedRedis
 from services.contract.types import FinishReason
+from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.replicas import follow, lag, take_its_place
 from tests.integration.cluster import (
     PATIENT,

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.authentication import token_entry
+from services.runtime.serving.bearer import token_entry
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import (
     bearer,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.main import _door
 from services.cluster.beside import BesideSettings
 from services.cluster.flags import Flags, variable
@@ -16,6 +15,7 @@ from services.contract.errors import StartError
 from services.drafter.registry import METHODS
 from services.runtime import serving
 from services.runtime.options import Settings
+from services.runtime.serving.bearer import token_entry
 from tests.certificates import Authority
 from tests.k8s.cluster import Cluster, Workload
 

@@ -16,10 +16,10 @@ from threading import Event
 
 from paceline import Client
 
-from orchestrator.store import EmbeddedRedis
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec
-from services.cluster.tether import available_cores
+from services.runtime.affinity import available_cores
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 from tests.monitoring.expressions import RULES
 from tests.monitoring.prometheus import Prometheus, prometheus

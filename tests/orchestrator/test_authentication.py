@@ -8,9 +8,10 @@ import os
 
 import pytest
 
-from orchestrator.frontdoor.authentication import TokensFile, token_entry
-from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from orchestrator.frontdoor.authentication import TokensFile
+from orchestrator.session.tenants import Tenant, TenantLimits
 from services.contract.errors import StartError, Unauthenticated
+from services.runtime.serving.bearer import token_entry
 
 TOKEN = "the-token-of-acme-that-nobody-may-read-anywhere"
 OTHER = "another-token-that-nobody-may-read-anywhere-else"

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from orchestrator.frontdoor.requests.model import parse_defaults
-from orchestrator.frontdoor.served_model import OfferedModel
-from orchestrator.options import Options
+from orchestrator.session.offered_model import OfferedModel
+from orchestrator.session.options import Options
+from orchestrator.session.served_model import parse_defaults
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
 from services.contract.states import NO_STATES, StateShape

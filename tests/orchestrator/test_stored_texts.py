@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from orchestrator.frontdoor.stored_texts import SLICE_S, Slices, StoredTexts
-from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from orchestrator.session.tenants import Tenant, TenantLimits
 from services.contract.errors import Overloaded
 
 ACME, OTHER = Tenant("acme", TenantLimits(max_sessions=2)), Tenant("other")

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.frontdoor.tenants import phrase_scope
+from orchestrator.session.tenants import phrase_scope
 from orchestrator.settings import OrchestratorSettings
 
 

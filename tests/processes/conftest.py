@@ -20,6 +20,7 @@ PROMPT = "the small drafter rides ahead and the large verifier checks the small 
 # Against what hangs: a busy machine may need minutes for a start.
 START_SECONDS = 250.0
 COMMAND = (sys.executable, "-m", "paceline")
+KV_TOKENS = 8192
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -144,6 +145,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Up:
-    """One cluster with a model drafter for a whole test file."""
-    flags = ("--target", str(models / "llama-0"), "--draft", str(models / "llama-3"))
-    return start_up(tmp_path_factory.mktemp("up"), *flags)
+    """One cluster with a model drafter for a whole test file; its options are in a file."""
+    folder = tmp_path_factory.mktemp("up")
+    told = f'target = "{models / "llama-0"}"\ndraft = "{models / "llama-3"}"\n'
+    (folder / "up.toml").write_text(f"{told}[verifier]\nkv-capacity-tokens = {KV_TOKENS}\n")
+    return start_up(folder, "--config", str(folder / "up.toml"))

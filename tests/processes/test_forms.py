@@ -9,7 +9,7 @@ import psutil
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 from testkit.child import child
 from tests.integration.known import Ended, read, stub
 from tests.processes.conftest import COMMAND

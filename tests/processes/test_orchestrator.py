@@ -14,8 +14,8 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.authentication import token_entry
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
+from services.runtime.serving.bearer import token_entry
 from testkit.child import child
 from tests.integration.known import Ended, bearer, read, request, stub, text
 from tests.processes.conftest import COMMAND

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.store import EmbeddedRedis
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 from services.runtime.registry import Registration
 from tests.integration.known import known_verifier, request, stub

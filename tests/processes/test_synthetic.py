@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from bench.runner import WAVES, Trial
-from bench.synthetic.measuring import measure
+from bench.runner import WAVES, Trial, run_schedule
 from bench.synthetic.network import Network
+from bench.synthetic.scenario import Worlds
 from bench.synthetic.serving import served, ways
 from services.cluster.figures import Measured
 from services.engine.synthetic.agreement import agreements
@@ -27,10 +27,11 @@ TIMES = {
 
 async def replay(delays: dict[str, float]) -> dict[str, Trial]:
     trials: list[Trial] = []
+    worlds = Worlds((), 1, (2,), {"max_tokens": sum(ACCEPTED), "temperature": 0.0})
     spec = SyntheticSpec.model_validate(TIMES)
     with Network(delays) as network:
         async with served(ways(("amusd",)), spec, network.before, lambda _: None) as each:
-            await measure(each, sum(ACCEPTED), 1, 2, trials, lambda _: None)
+            await run_schedule(each, worlds, trials.append, lambda _: None)
     return {trial.configuration: trial for trial in trials}
 
 

@@ -9,7 +9,7 @@ import torch
 from paceline import Chunk, Client
 
 from tests.models import tiny_model, tiny_tokenizer
-from tests.processes.conftest import PROMPT, START_SECONDS, Up, run, start_up, tokens
+from tests.processes.conftest import KV_TOKENS, PROMPT, START_SECONDS, Up, run, start_up, tokens
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -32,6 +32,13 @@ def test_three_separate_processes_and_a_store_serve_one_request(up: Up):
     assert tokens(events) == plain(40)
     assert [events[0]["event"], events[-1]["event"]] == ["started", "complete"]
     assert events[-1]["speculation"]["num_draft_tokens"] > 0
+
+
+async def test_a_section_of_the_file_reaches_its_processes(up: Up):
+    async with Client(up.address) as client:
+        workers = (await client.server_info()).workers
+    told = [one.kv_tokens_capacity for one in workers if one.role == "verifier"]
+    assert told == [KV_TOKENS]
 
 
 def test_the_orchestrator_has_neither_torch_nor_weights_in_memory(up: Up):

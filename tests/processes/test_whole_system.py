@@ -15,7 +15,7 @@ import pytest
 import torch
 from paceline import Client, Generation, NotFound, Unauthenticated
 
-from orchestrator.frontdoor.authentication import token_entry
+from services.runtime.serving.bearer import token_entry
 from testkit.chaos.health import left_behind, whole
 from testkit.chaos.listener import Listener
 from testkit.chaos.site import ALWAYS_DRAFT, DRAFTER, ORCHESTRATOR, VERIFIER, Cluster, Layout

@@ -15,8 +15,8 @@ from redis.crc import key_slot
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import codec
-from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from services.runtime.embedded_redis import find_server
 from services.runtime.ports import free_port
 from services.runtime.redis_client import DEFAULT_PREFIX
 from services.runtime.serving import TlsFiles
@@ -32,7 +32,7 @@ RIGHTS = (
     *("~paceline:*", "+@read", "+@write", "+@scripting", "+@transaction", "+@connection"),
     *("+info", "+time", "+wait", "+command", "+cluster|slots", "+cluster|info"),
 )
-"""What the user of Paceline may do, as docs/security.md has it."""
+"""What the user of Paceline may do, as docs/operating.md has it."""
 
 
 @dataclass

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.store import EmbeddedRedis, WriterOptions, connect
+from orchestrator.store import WriterOptions, connect
 from services.contract.errors import StartError, StoreError
+from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
 from services.runtime.redis_client import FAULTS, open_client
 from testkit.chaos.proxy import Network

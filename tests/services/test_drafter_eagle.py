@@ -18,7 +18,6 @@ from services.drafter.methods.eagle.chances import Chances
 from services.drafter.methods.eagle.eagle import EagleDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
 from services.drafter.methods.model.ahead import AheadRules
-from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.eagle.loading import load_head
@@ -72,7 +71,6 @@ class Site:
         self.drafter = EagleDrafter(
             engine,
             least=opening.pop("least", 0.0),
-            prepare=opening.pop("prepare", None),
             trees=opening.pop("trees", None),
         )
         drafters = {"eagle": self.drafter}
@@ -260,10 +258,9 @@ def test_every_mode_drafts_chains_and_trees(engine, mode, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("prepare", [None, PrepareRules(32, 8)])
-def test_a_chain_ends_before_a_token_that_hardly_stays(engine, count, prepare):
+def test_a_chain_ends_before_a_token_that_hardly_stays(engine, count):
     text = [*PROMPT, TEXT[0]]
-    site = Site(engine, window=6, least=between(engine, text, count), prepare=prepare)
+    site = Site(engine, window=6, least=between(engine, text, count))
     site.read()
     site.commit(TEXT[:1])
     drafts = site.settle()
@@ -340,20 +337,6 @@ def test_probabilities_are_believed_as_far_as_verdicts_bear_them_out():
     assert chances.believed(0.3) > 0.8
     assert chances.believed(0.05) == pytest.approx(0.05)
     assert chances.believed(0.44) <= 1.0
-
-
-def test_a_draft_that_was_prepared_for_the_verdict_is_there_at_once(engine):
-    site = Site(engine, window=3, prepare=PrepareRules(32, 8))
-    site.read()
-    site.commit(TEXT[:1])
-    drafted = site.drafted()
-    branches = site.drafter._sessions[1, "s"].branches
-    site.commit([drafted[0], next(token for token in TEXT if token != drafted[1])], epoch=2)
-    assert len(site.drafted()) == 3
-    assert branches is not None
-    site.commit(TEXT[5:6], epoch=3)
-    text = [*PROMPT, *site.output]
-    assert site.drafted() == expected(engine, text, 3)
 
 
 def test_small_trees_have_the_heads_word_at_the_end_of_the_text(engine):

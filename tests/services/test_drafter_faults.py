@@ -3,7 +3,6 @@
 import pytest
 
 from services.contract import types as t
-from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from tests.services.drafter_kit import FixedGrowth, Harness, opening, real_engine
@@ -28,7 +27,7 @@ def opened(name):
 def served(engine, failing, patch):
     """Open three sessions, draft, and commit what was drafted; what failed, and what was sent."""
     failing.watch(patch, NativeEngine, "forward")
-    drafter = ModelDrafter(engine, trees=FixedGrowth, prepare=PrepareRules(tokens=8, rows=4))
+    drafter = ModelDrafter(engine, trees=FixedGrowth)
     harness, failed, sent = Harness(engine, drafter=drafter), [], {}
     with failing:
         for name in PROMPTS:

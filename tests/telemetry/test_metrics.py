@@ -278,7 +278,7 @@ def test_a_drafter_counts_what_it_copied_of_prompts(start):
 
 @pytest.mark.parametrize(
     ("role", "kinds"),
-    [("verifier", {"prefill", "verify"}), ("drafter", {"prefill", "draft", "prepared"})],
+    [("verifier", {"prefill", "verify"}), ("drafter", {"prefill", "draft"})],
 )
 def test_a_worker_shows_every_kind_of_step_before_its_first(start, role, kinds):
     telemetry = start(role, metrics_port=0)

@@ -26,7 +26,7 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.authentication import Identify
 from orchestrator.frontdoor.intake import Intake, MessageSlot
-from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant, TenantLimits
+from orchestrator.session.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.contract.errors import (
     Draining,
     Overloaded,

@@ -24,7 +24,7 @@ from orchestrator.frontdoor.requests import (
     SpeculationRequest,
     ToolRequest,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_MESSAGES
+from orchestrator.session.ranges import MAX_MESSAGES
 from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 

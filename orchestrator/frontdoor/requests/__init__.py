@@ -2,8 +2,6 @@
 
 from orchestrator.frontdoor.requests.build import build_spec
 from orchestrator.frontdoor.requests.inputs import check_counts
-from orchestrator.frontdoor.requests.model import ModelDefaults, ServedModel, parse_defaults
-from orchestrator.frontdoor.requests.record import dump_spec, load_spec
 from orchestrator.frontdoor.requests.request import (
     FITTING,
     ConversationRequest,
@@ -23,7 +21,6 @@ from orchestrator.frontdoor.requests.scores import (
     build_score,
     check_score_counts,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec
 
 __all__ = [
     "FITTING",
@@ -34,19 +31,13 @@ __all__ = [
     "IncomingRequest",
     "IncomingScore",
     "ListLengths",
-    "ModelDefaults",
     "SamplingRequest",
     "ScoreRequest",
     "ScoreSpec",
-    "ServedModel",
-    "SessionSpec",
     "SpeculationRequest",
     "ToolRequest",
     "build_score",
     "build_spec",
     "check_counts",
     "check_score_counts",
-    "dump_spec",
-    "load_spec",
-    "parse_defaults",
 ]

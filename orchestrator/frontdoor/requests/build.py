@@ -16,9 +16,6 @@ from paceline.together import MOST_COMPLETIONS, completion_id
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.format_start import format_start
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
-from orchestrator.frontdoor.requests.model import ServedModel
-from orchestrator.frontdoor.requests.modes import resolve_mode
-from orchestrator.frontdoor.requests.ranges import MAX_SESSION_ID, PRIORITY
 from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import (
     check_sampling,
@@ -26,7 +23,6 @@ from orchestrator.frontdoor.requests.sampling import (
     stop_strings,
     stop_token_ids,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec, content_digest
 from orchestrator.frontdoor.requests.speculation import (
     asked_rule,
     asks_for_chains,
@@ -37,6 +33,10 @@ from orchestrator.frontdoor.requests.speculation import (
     num_candidates,
     window_cap,
 )
+from orchestrator.session.modes import resolve_mode
+from orchestrator.session.ranges import MAX_SESSION_ID, PRIORITY
+from orchestrator.session.served_model import ServedModel
+from orchestrator.session.spec import SessionSpec, content_digest
 from orchestrator.text import Tokenizer
 from services.contract.types import VerifyMode
 

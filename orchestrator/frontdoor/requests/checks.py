@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.frontdoor.requests.ranges import MAX_PROMPT_BYTES
+from orchestrator.session.ranges import MAX_PROMPT_BYTES
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import to_float32
 

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from orchestrator.frontdoor.requests.checks import require, require_size, size_of
-from orchestrator.frontdoor.requests.ranges import (
+from orchestrator.frontdoor.requests.request import (
+    ConversationRequest,
+    MessageLike,
+    ToolCallLike,
+    ToolRequest,
+)
+from orchestrator.session.ranges import (
     MAX_JSON_BYTES,
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
@@ -19,12 +25,6 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_TOOL_CALLS,
     MAX_TOOLS,
     ROLES,
-)
-from orchestrator.frontdoor.requests.request import (
-    ConversationRequest,
-    MessageLike,
-    ToolCallLike,
-    ToolRequest,
 )
 from orchestrator.text import Conversation
 from services.contract.errors import InvalidRequest

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
-from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.request import FormatStartRequest, SamplingRequest
+from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
 from services.contract.format_markers import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.frontdoor.requests.checks import require, require_size, size_of
 from orchestrator.frontdoor.requests.conversation import read_conversation, written
-from orchestrator.frontdoor.requests.model import ServedModel
-from orchestrator.frontdoor.requests.ranges import (
+from orchestrator.frontdoor.requests.request import FITTING, GenerationRequest, ListLengths
+from orchestrator.session.ranges import (
     MAX_BIASES,
     MAX_CUT_TOKENS,
     MAX_MESSAGES,
@@ -18,7 +18,7 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_TOOL_CALLS,
     MAX_TOOLS,
 )
-from orchestrator.frontdoor.requests.request import FITTING, GenerationRequest, ListLengths
+from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
 from services.contract.formats import MOST_OPTIONS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from orchestrator.frontdoor.requests.checks import require, shown
 from orchestrator.frontdoor.requests.format_start import check_format_start
 from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
-from orchestrator.frontdoor.requests.model import ServedModel
-from orchestrator.frontdoor.requests.ranges import (
+from orchestrator.frontdoor.requests.request import SamplingRequest
+from orchestrator.session.ranges import (
     ALLOWED_FORMATS,
     BIAS,
     DEFAULT_MAX_TOKENS,
@@ -17,7 +17,7 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
 )
-from orchestrator.frontdoor.requests.request import SamplingRequest
+from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
 from services.contract.formats import size_problem

@@ -17,13 +17,9 @@ from orchestrator.frontdoor.requests.inputs import (
     prompt_text,
     require_in_vocabulary,
 )
-from orchestrator.frontdoor.requests.model import ServedModel
-from orchestrator.frontdoor.requests.ranges import (
-    MAX_CONTINUATIONS,
-    MAX_PROMPT_BYTES,
-    MAX_SCORED_NUMBERS,
-)
 from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
+from orchestrator.session.ranges import MAX_CONTINUATIONS, MAX_PROMPT_BYTES, MAX_SCORED_NUMBERS
+from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
 from services.contract.sampling_checks import MAX_LOGPROBS

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.frontdoor.requests.checks import require
-from orchestrator.frontdoor.requests.model import ServedModel
-from orchestrator.frontdoor.requests.ranges import (
-    MAX_CANDIDATES,
-    MAX_METHOD_LENGTH,
-    MAX_SPECULATIVE_TOKENS,
-)
 from orchestrator.frontdoor.requests.request import SpeculationRequest
+from orchestrator.session.ranges import MAX_CANDIDATES, MAX_METHOD_LENGTH, MAX_SPECULATIVE_TOKENS
+from orchestrator.session.served_model import ServedModel
 from services.contract.errors import InvalidRequest
 from services.contract.types import VerifyMode, split_methods
 

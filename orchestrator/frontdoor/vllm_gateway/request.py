@@ -21,7 +21,7 @@ from orchestrator.frontdoor.requests import (
     ListLengths,
     SamplingRequest,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_BIASES
+from orchestrator.session.ranges import MAX_BIASES
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import MAX_LOGPROBS

@@ -53,10 +53,16 @@ def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:
 
 def bundle_of(name: str, cache_dir: Path | None = None) -> TokenizerBundle:
     """The tokenizer of a model whose weights are not loaded; StartError when there is none."""
-    source, cache = locate(name), cache_folder(cache_dir)
-    if source.suffix == ".gguf":
-        source = converted(source, file_digest(source, cache / "digests"), "float32", cache)
+    source = source_folder(name, cache_dir=cache_dir)
     return bundle_beside(source, read_config(source, name), name)
+
+
+def source_folder(name: str, dtype: str = "float32", cache_dir: Path | None = None) -> Path:
+    """The folder with safetensors that a model's name stands for, in `dtype` if from GGUF."""
+    source, cache = locate(name), cache_folder(cache_dir)
+    if source.suffix != ".gguf":
+        return source
+    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
 
 
 def bundle_beside(folder: Path, config: Any, name: str) -> TokenizerBundle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 
@@ -24,3 +25,13 @@ def bearer_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
 def with_bearer(token: str) -> tuple[tuple[str, str], ...]:
     """The metadata that shows a token."""
     return ((AUTHORIZATION, f"Bearer {token}"),)
+
+
+def digest_of(token: str) -> bytes:
+    """What a server keeps of a client's token, so that its files reveal none: SHA-256."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def token_entry(token: str) -> str:
+    """A token's entry in a tokens file."""
+    return f"sha256:{digest_of(token).hex()}"

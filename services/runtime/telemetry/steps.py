@@ -36,12 +36,11 @@ _BATCH_SPANS: dict[Worker, names.SpanName] = {
 }
 _KINDS: dict[Worker, tuple[str, ...]] = {
     "verifier": ("prefill", "verify"),
-    "drafter": ("prefill", "draft", "prepared"),
+    "drafter": ("prefill", "draft"),
 }
 _MEMBER_SPANS = {
     "verify": names.VERIFY,
     "draft": names.DRAFT,
-    "prepared": names.DRAFT,
     "prefill": names.PREFILL,
 }
 

@@ -21,6 +21,7 @@ al., 2602.01469): the best shape behind a network, where every pass more is a ve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.contract.states import StateShape
@@ -86,7 +87,8 @@ class EagleDrafter(ModelDrafter):
             return super()._session(key, opening, reserve, vocab_size)
         longest, masks = self._engine.max_context_length, self._engine.soft_ids
         with freed_on_error(self._own_cache(key, opening, reserve + len(masks))) as cache:
-            session: ModelSession = ParallelSession(opening, cache, vocab_size, longest, masks)
+            chain = replace(opening, num_candidates=1)
+            session: ModelSession = ParallelSession(chain, cache, vocab_size, longest, masks)
             return session
 
     def rewind(self, key: SessionKey, length: int) -> None:
@@ -95,9 +97,8 @@ class EagleDrafter(ModelDrafter):
         self._anchored(key).cache.forget(length)
 
     def idle(self, asks: Iterable[Ask]) -> bool:
-        """Read prompts as their states come; then as the model drafter does."""
-        known = list(asks)
-        return self._read(known) or super().idle(known)
+        """Read prompts as their states come."""
+        return self._read(list(asks))
 
     def _held(self, ask: Ask) -> Proposed | None:
         """Nothing is drafted from a text whose end has no feature to go with it."""

@@ -11,9 +11,9 @@ Rules:
     So a prompt is read as far as its states are known, and what has none by the first verdict
     will have none: it is skipped.
 4.  Where drafts are matched exactly, a draft ends before what is hardly ever taken; see `chances`.
-    A chain is not gone on with before anything more is committed, and prepared tokens count as
-    drafted ones. In a tree the candidates weigh what the head says, wherever they stand (EAGLE-2),
-    and those that are hardly ever taken are neither gone on from nor sent.
+    A chain is not gone on with before anything more is committed. In a tree the candidates weigh
+    what the head says, wherever they stand (EAGLE-2), and those that are hardly ever taken are
+    neither gone on from nor sent.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from services.drafter.comb import Level
 from services.drafter.methods.eagle.chances import Chances
 from services.drafter.methods.graph.draft_graph import ROOT
 from services.drafter.methods.graph.graph_state import GraphSession
+from services.drafter.methods.model.candidates import Place
 from services.drafter.methods.model.forms import TextForm
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.places import DEEPEST, Places
@@ -35,6 +36,10 @@ from services.drafter.methods.ngram.mixture import HEADED
 from services.drafter.methods.self_draft.lookahead import LookaheadSession
 from services.drafter.protocol import Ask, Proposed
 from services.engine.port import AnchoredCache, Segment
+from services.engine.sampling import RowContext
+
+CHOICES = 3
+"""Candidates at a place of a chain among which the drafted one is weighed."""
 
 
 class AnchoredSession(ModelSession):
@@ -62,10 +67,9 @@ class AnchoredSession(ModelSession):
             self._guesses = {at: guess for at, guess in self._guesses.items() if at <= length}
 
     def follow(self, ask: Ask) -> None:
-        """Also drop K/V that is to be computed anew, but for what is prepared."""
+        """Also drop K/V that is to be computed anew."""
         super().follow(ask)
-        if not self._branching:
-            self.cache.refresh()
+        self.cache.refresh()
         if self.chances is not None:
             self._observe(self.chances, ask)
 
@@ -84,9 +88,11 @@ class AnchoredSession(ModelSession):
                     self._guesses = {}
         self._decided = ask.committed_length
 
-    @property
-    def _weighs(self) -> bool:
-        return self.chances is not None or super()._weighs
+    def _place(self, row: RowContext, ask: Ask, node: int) -> Place:
+        """Also with the weight of what is drafted, where that ends drafts."""
+        if self.chances is None:
+            return super()._place(row, ask, node)
+        return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)
 
     def _worth(self, ask: Ask, levels: Sequence[Level]) -> Sequence[Level]:
         """The first of these levels behind the text, up to one whose first token hardly stays."""
@@ -111,24 +117,20 @@ class AnchoredSession(ModelSession):
         """Also end the draft by its chance."""
         kept = self._worth(ask, levels)
         if not kept:
-            if self.branches is not None:
-                self.branches.note(ask, levels[0])
             return Proposed(final=True)
-        if self.chances is not None and self.branches is None:
+        if self.chances is not None:
             kept = [replace(level, token_ids=level.token_ids[:1]) for level in kept]
         proposed = super().absorb(kept, ask)
         return proposed if len(kept) == len(levels) else replace(proposed, final=True)
 
     def feed(self, ask: Ask, most: int) -> Feed:
-        """Also what was prepared gives way."""
-        if self.branches is not None:
-            self.branches.settle(ask.text)
+        """Also drop K/V that is to be computed anew."""
         self.cache.refresh()
         return super().feed(ask, most)
 
     def unread(self, ask: Ask) -> Sequence[int]:
         """Committed text that can be read with the target's states, and is not in K/V."""
-        return () if self._branching else _unread(self.cache, ask)
+        return _unread(self.cache, ask)
 
 
 class ParallelSession(AnchoredSession, LookaheadSession):

@@ -26,12 +26,10 @@ from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphFigures, GraphSession
 from services.drafter.methods.graph.tree_growth import GrowthPlan
-from services.drafter.methods.model.branches import PrepareFigures, PrepareRules
 from services.drafter.methods.model.candidates import PROPOSALS, Place, candidates_at
 from services.drafter.methods.model.forms import TextForm, form_of
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.places import PLACES_IN_KV, Places
-from services.drafter.methods.model.preparing import Preparing
 from services.drafter.methods.model.shared_prompts import SharedPrompts
 from services.drafter.methods.model.stepping import Feed, Stepping
 from services.drafter.methods.self_draft.borrowing import Borrowing
@@ -79,13 +77,11 @@ class ModelDrafter:
         q_top: int = 64,
         trees: Callable[[], GrowthPlan] | None = None,
         borrowing: Borrowing | None = None,
-        prepare: PrepareRules | None = None,
     ) -> None:
         """`trees`: makes what decides how far trees grow in GREEDY and COUPLED, each its own.
 
         Without it every tree is a comb. `borrowing`: the sessions draft from K/V of the
-        verifier that runs on `engine`, too; they have combs only. `prepare`: idle moments
-        go into what verdicts may bring, for chains in GREEDY and COUPLED; see `branches`.
+        verifier that runs on `engine`, too; they have combs only.
         """
         self._engine = engine
         self._borrowing = borrowing
@@ -97,7 +93,6 @@ class ModelDrafter:
         self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
         self._sessions: dict[SessionKey, Stepping] = {}
         self.prompts = SharedPrompts(engine)
-        self._preparing = None if prepare is None else Preparing(engine, prepare, self._levels)
 
     @cached_property
     def structures(self) -> Structures | None:
@@ -133,11 +128,6 @@ class ModelDrafter:
         engine = self._engine
         copied = self.prompts.copied
         return KVUsage(engine.kv_tokens_used, engine.kv_tokens_capacity, engine, copied)
-
-    @property
-    def prepared(self) -> PrepareFigures:
-        """What idle moments gave so far."""
-        return PrepareFigures() if self._preparing is None else self._preparing.figures
 
     def open(self, key: SessionKey, opening: OpenDraft) -> None:
         """Reserve KV for prompt and max_tokens; the prompt is fed by the next steps.
@@ -193,18 +183,9 @@ class ModelDrafter:
         # Whoever was fed nothing waits for a later step, or for a prompt that another one reads.
         return [answers.get(ask.key, Proposed()) for ask in asks]
 
-    def idle(self, asks: Iterable[Ask]) -> bool:
-        """Prepare for what verdicts may bring, all sessions in one forward."""
-        if self._preparing is None:
-            return False
-        sessions = ((ask, self._sessions[ask.key]) for ask in asks)
-        return self._preparing.step(
-            [
-                (ask, session, session.branches)
-                for ask, session in sessions
-                if isinstance(session, ModelSession) and session.branches is not None
-            ]
-        )
+    def idle(self, asks: Iterable[Ask]) -> bool:  # noqa: ARG002
+        """There is nothing beside drafting."""
+        return False
 
     # --- decide ---------------------------------------------------------------
 
@@ -216,8 +197,7 @@ class ModelDrafter:
         plan = self._growth(opening)
         if plan is None or opening.num_candidates == 1:
             with freed_on_error(self._cache(key, opening, reserve)) as cache:
-                branches = self._preparing.branches(opening, cache) if self._preparing else None
-                return self._chain(opening, cache, vocab_size, longest, branches)
+                return self._chain(opening, cache, vocab_size, longest)
         with freed_on_error(self._own_cache(key, opening, reserve + NODES_IN_KV)) as cache:
             return self._tree(
                 opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.contract.types import DraftTree, OpenDraft
+from services.contract.types import OpenDraft
 from services.drafter.comb import MAX_TREE_NODES, Comb, Level
-from services.drafter.methods.model.branches import CHOICES, Branches
 from services.drafter.methods.model.candidates import PROPOSALS, Place
 from services.drafter.methods.model.counts import TextCounts
 from services.drafter.methods.model.forms import TextForm
@@ -31,20 +30,9 @@ from services.engine.sampling import RowContext
 class ModelSession:
     """One session of the model drafter; proposes ids below `vocab_size` only."""
 
-    def __init__(
-        self,
-        opening: OpenDraft,
-        cache: KVCache,
-        vocab_size: int,
-        longest: int,
-        branches: Branches | None = None,
-    ) -> None:
-        """`longest`: most tokens that the draft model takes.
-
-        `branches`: what is prepared for the session; of chains that are matched exactly only.
-        """
+    def __init__(self, opening: OpenDraft, cache: KVCache, vocab_size: int, longest: int) -> None:
+        """`longest`: most tokens that the draft model takes."""
         self.cache = cache
-        self.branches = branches
         self.vocab_size = vocab_size
         self.caught_up = False
         """Its prompt is in KV."""
@@ -66,14 +54,8 @@ class ModelSession:
 
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the text stay."""
-        if self.branches is not None:
-            self.branches.rewind(length)
-        if not self._branching:
-            self.cache.rollback(min(self.cache.length, length))
+        self.cache.rollback(min(self.cache.length, length))
         self._comb.rewind(length)
-        self._rewind_readers(length)
-
-    def _rewind_readers(self, length: int) -> None:
         self._counts.rewind(length)
         if self.form is not None:
             self.form.rewind(length)
@@ -81,15 +63,7 @@ class ModelSession:
     def follow(self, ask: Ask) -> None:
         """Keep of the draft and of KV what is right for the text as it is now."""
         right = self._comb.follow(ask.text, ask.epoch)
-        if self._branching:
-            assert self.branches is not None
-            self.branches.follow(ask)
-        else:
-            self.cache.rollback(min(self.cache.length, right))
-
-    @property
-    def _branching(self) -> bool:
-        return self.branches is not None and self.branches.standing
+        self.cache.rollback(min(self.cache.length, right))
 
     @property
     def unsent(self) -> list[int]:
@@ -102,19 +76,12 @@ class ModelSession:
             return True
         return (ask.epoch, ask.position) > self._drawn
 
-    def drafted(self, ask: Ask) -> Proposed | None:
-        """What was prepared for this text; every other level takes a step."""
-        prepared = self.branches.drafted(ask) if self.branches is not None else ()
-        if not prepared:
-            return None
-        kept = self._worth(ask, prepared)
-        tree = DraftTree(_firsts(kept), proposal=PROPOSALS[self._mode])
-        return Proposed(tree, final=len(kept) < len(prepared), prepared=len(kept) > 0)
+    def drafted(self, ask: Ask) -> Proposed | None:  # noqa: ARG002
+        """Nothing: every level takes a step."""
+        return None
 
     def feed(self, ask: Ask, most: int) -> Feed:
         """At most `most` tokens for KV, and whether nothing is left after them."""
-        if self.branches is not None:
-            self.branches.settle(ask.text)
         trunk, size = self._comb.trunk, len(ask.text)
         start = min(self.cache.length, size + len(trunk) - 1)
         tokens = (*ask.text[start : start + most], *trunk[max(0, start - size) :])[:most]
@@ -125,12 +92,6 @@ class ModelSession:
         """It is in KV."""
         self.caught_up = feed.complete
 
-    def give_up_branches(self, ask: Ask) -> None:
-        """Prepare nothing any more."""
-        if self.branches is not None:
-            self.branches.settle(ask.text)
-            self.branches = None
-
     # --- the draft --------------------------------------------------------------
 
     def places(self, ask: Ask) -> list[Place]:
@@ -138,37 +99,16 @@ class ModelSession:
         comb = self._comb
         if not comb.levels:
             self._drawn = (ask.epoch, ask.position)
-        row = self._row(ask.position, tuple(comb.trunk), ask.text)
-        if self._weighs:
-            return [self._weighed(row)]
-        key = (ask.epoch, self._drafter_index, ask.position, comb.node)
-        return [Place(row, self._count, self.vocab_size, key)]
+        path, counted = tuple(comb.trunk), self._counts.of(ask.text)
+        matcher = self.form.of(ask.text) if self.form is not None else None
+        at = ask.position + len(path)
+        row = RowContext(self._mode, self._sampling, self._seed, at, counted, path, matcher)
+        return [self._place(row, ask, comb.node)]
 
-    def branch_places(self, ask: Ask) -> list[Place]:
-        """The tokens of branches that are being fed."""
-        assert self.branches is not None
-        root = ask.committed_length
-        self._rewind_readers(root)
-        text, start = ask.text[:root], root - ask.prompt_length
-        return [self._weighed(self._row(start, path, text)) for path in self.branches.paths()]
-
-    def _row(self, start: int, path: tuple[int, ...], text: Sequence[int]) -> RowContext:
-        """The row after `text` and `path`, which begins at the output's place `start`."""
-        place, counted = start + len(path), self._counts.of(text)
-        matcher = self.form.of(text) if self.form is not None else None
-        return RowContext(self._mode, self._sampling, self._seed, place, counted, path, matcher)
-
-    @property
-    def _weighs(self) -> bool:
-        """Whether it asks for candidates with their weights: of chains, matched exactly."""
-        return self.branches is not None
-
-    def _worth(self, ask: Ask, levels: Sequence[Level]) -> Sequence[Level]:  # noqa: ARG002
-        """The first of these levels behind the text, up to where the draft ends by itself."""
-        return levels
-
-    def _weighed(self, row: RowContext) -> Place:
-        return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)
+    def _place(self, row: RowContext, ask: Ask, node: int) -> Place:
+        """A node of the draft that starts behind the text."""
+        key = (ask.epoch, self._drafter_index, ask.position, node)
+        return Place(row, self._count, self.vocab_size, key)
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
         """Take a level in; the draft if it was the last one, nothing yet if there is more to come.
@@ -177,8 +117,6 @@ class ModelSession:
         exactly, one whose trunk token ends the text.
         """
         [level] = levels
-        if self.branches is not None and level.token_ids:
-            level = self.branches.note(ask, level)
         if level.token_ids:
             self._comb.add(level)
         depth = self._depth(ask)
@@ -196,7 +134,3 @@ class ModelSession:
         if self._count == 1:
             return 1
         return min(ask.room, MAX_TREE_NODES // self._count, self._longest - len(ask.text) + 1)
-
-
-def _firsts(levels: Sequence[Level]) -> tuple[int, ...]:
-    return tuple(level.token_ids[0] for level in levels)

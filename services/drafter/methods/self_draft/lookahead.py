@@ -136,15 +136,11 @@ class LookaheadSession(ModelSession):
         """One for each of `depth` tokens; none sees another. They start a draft: the key rule."""
         self._drawn = (ask.epoch, ask.position)
         counted = self._counts.of(ask.text)
-        key = (ask.epoch, self._drafter_index, ask.position)
         rows = (
             RowContext(self._mode, self._sampling, self._seed, ask.position + ahead, counted)
             for ahead in range(depth)
         )
-        return [
-            self._weighed(row) if self._weighs else Place(row, 1, self.vocab_size, (*key, node))
-            for node, row in enumerate(rows)
-        ]
+        return [self._place(row, ask, node) for node, row in enumerate(rows)]
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:  # noqa: ARG002
         """The levels before the first one without a finite law, as a chain."""

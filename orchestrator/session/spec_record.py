@@ -9,14 +9,14 @@ from typing import Any
 
 from paceline.together import MOST_COMPLETIONS
 
-from orchestrator.frontdoor.requests.ranges import (
+from orchestrator.session.ranges import (
     BIAS,
     MAX_CANDIDATES,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
     PRIORITY,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec
+from orchestrator.session.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
 from services.contract.format_markers import marker_problem
 from services.contract.formats import size_problem

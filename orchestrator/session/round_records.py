@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import Field, create_model
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
-from orchestrator.frontdoor.requests import load_spec
 from orchestrator.session.answer import SessionRound
 from orchestrator.session.ports import StoredRound, StoredSession
+from orchestrator.session.spec_record import load_spec
 from orchestrator.text import Tokenizer
 from services.contract.types import Origin, VerifyMode
 
