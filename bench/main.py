@@ -21,7 +21,6 @@ from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
 from bench.synthetic.main import LABEL, Synthetic
-from services.cluster.cores import available_cores
 from services.cluster.flags import complain
 from services.cluster.fresh import Recalled
 from services.cluster.lifetime import unless_stopped
@@ -29,6 +28,7 @@ from services.cluster.local import Cluster, local_cluster
 from services.cluster.progress import INTERRUPTED
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 
 COLUMN = 26
 

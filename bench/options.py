@@ -11,10 +11,11 @@ from pydantic import Field
 
 from bench.peers.options import PeerOptions
 from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
-from services.cluster.cores import CorePlan, available_cores
+from services.cluster.cores import CorePlan
 from services.cluster.models import DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Models, Target
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES

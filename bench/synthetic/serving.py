@@ -14,11 +14,11 @@ from bench.options import FIXED, NO_DRAFTS, PLAIN
 from bench.runner import Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
-from services.cluster.cores import available_cores
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec
+from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 
 STOP_SECONDS = 30.0

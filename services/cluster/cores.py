@@ -7,7 +7,6 @@ little and run where the system puts them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,10 +42,3 @@ def _deal(cores: Sequence[int], hands: int) -> tuple[tuple[int, ...], ...]:
     size, longer = divmod(len(cores), hands)
     starts = [index * size + min(index, longer) for index in range(hands + 1)]
     return tuple(tuple(cores[a:b]) for a, b in pairwise(starts))
-
-
-def available_cores() -> tuple[int, ...]:
-    """The cores this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))

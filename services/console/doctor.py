@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 
 import services.engine.start as start
-from services.cluster.cores import available_cores
 from services.cluster.flags import complain
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.options import option, options
 
 

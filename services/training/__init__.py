@@ -7,5 +7,5 @@ checks     what is refused before any work: the job
 writing    the target writes texts, with its distribution at every token; texts, series: kept
 material   texts to learn from, and those held out
 trainer    steps of AdamW with checkpoints and a curve; learning: what is minimised and measured
-card       the finished thing's card and curve, put into place as a whole
+card       what is learned, from its untrained start to how well it does as stored; card and curve
 """

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.training.checks import Job
-from services.training.learning import Score
 from services.training.material import Material
+from services.training.reporting import Reporter
 from services.training.svg import drawing
-from services.training.trainer import Point, TrainingPlan
+from services.training.trainer import Learner, TrainingPlan, train
 
-_SERIES = (("acceptance", "acceptance Σ min(p, q)", "#1f77b4"), ("greedy", "greedy", "#d62728"))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a training went: its curve, and each draft step's score before it and as stored."""
-
-    curve: Sequence[Point]
-    untrained: Sequence[Score]
-    stored: Sequence[Score]
+_SERIES = (("acceptance Σ min(p, q)", "#1f77b4"), ("greedy", "#d62728"))
 
 
 def data_of(job: Job, material: Material) -> dict[str, Any]:
@@ -47,23 +37,40 @@ def data_of(job: Job, material: Material) -> dict[str, Any]:
     }
 
 
-def training_of(job: Job, plan: TrainingPlan, rate: float, outcome: Outcome) -> dict[str, Any]:
-    """How it was learnt, and how well; lists have one entry for each draft step."""
-    end = outcome.curve[-1]
+def taught(
+    job: Job,
+    learner: Learner,
+    stored: Callable[[], Learner],
+    plan: TrainingPlan,
+    material: Material,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Train a learner in place; how it was learnt, and how well, as a card has it in JSON.
+
+    `stored`: what is measured in the end. Lists have one entry for each draft step.
+    """
+    untrained = learner.scores(material.held)
+    count = sum(parameter.numel() for parameter in learner.own.values())
+    reporter.say(f"training {count} parameters on {job.device.type}")
+    curve = train(learner, plan, material, job.work.path, reporter)
+    reporter.say("measuring what is stored")
+    scores = {"": stored().scores(material.held), "untrained_": untrained}
+    end = curve[-1]
     return {
-        "acceptance": [rounded(score.acceptance) for score in outcome.stored],
-        "greedy": [rounded(score.greedy) for score in outcome.stored],
-        "untrained_acceptance": [rounded(score.acceptance) for score in outcome.untrained],
-        "untrained_greedy": [rounded(score.greedy) for score in outcome.untrained],
+        **data_of(job, material),
+        **{
+            f"{when}{figure}": [rounded(getattr(score, figure)) for score in each]
+            for when, each in scores.items()
+            for figure in ("acceptance", "greedy")
+        },
         "target": job.options.target,
         "positions": end.positions,
         "training_seconds": round(end.seconds),
-        "learning_rate": rate,
+        "learning_rate": plan.learning_rate,
         "batch_positions": plan.batch_positions,
         "device": job.device.type,
         "curve": [
-            [point.positions, rounded(point.acceptance), rounded(point.greedy)]
-            for point in outcome.curve
+            [point.positions, rounded(point.acceptance), rounded(point.greedy)] for point in curve
         ],
     }
 
@@ -73,28 +80,53 @@ def rounded(value: float) -> float:
     return round(value, 4)
 
 
-def steps_table(card: Mapping[str, Any], first: int = 1) -> str:
-    """Rows of figures in Markdown, one for each draft step; that of the first is `first`."""
+def page(
+    card: Mapping[str, Any],
+    title: str,
+    about: str,
+    rows: Sequence[tuple[str, object]],
+    figures: str,
+    curve: str = "",
+) -> str:
+    """The card for people, in Markdown; `rows` come before those that every kind has."""
+    table = "\n".join(f"| {name} | {value} |" for name, value in (*rows, *_made_of(card)))
+    drawn = f"![acceptance and greedy agreement, mean over the steps, by positions]({curve})"
+    parts = (f"# {title}", about, figures, f"| | |\n|---|---|\n{table}", curve and drawn)
+    return "\n\n".join((*filter(None, parts), f"Made by\n\n    {card['command']}")) + "\n"
+
+
+def step_figures(card: Mapping[str, Any], first: int = 1) -> str:
+    """Acceptance and agreement of each draft step, the first of which drafts token `first`."""
     names = ("acceptance", "greedy", "untrained_acceptance", "untrained_greedy")
     steps = enumerate(zip(*(card[name] for name in names), strict=True), first)
-    return "\n".join(
-        f"| {step} | {' | '.join(f'{value:.3f}' for value in values)} |" for step, values in steps
-    )
+    rows = (f"| {step} | {' | '.join(f'{one:.3f}' for one in values)} |" for step, values in steps)
+    return "\n".join((_STEPS, *rows, "", _MEANING))
 
 
-def written_at(card: Mapping[str, Any]) -> str:
-    """How the texts were drawn, in words."""
-    heats = listed(sorted(set(card["temperatures"])))
-    return f"at temperatures {heats} in {card['writing_dtype']}, {time_of(card['writing_seconds'])}"
+_STEPS = """| drafted token | acceptance | greedy agreement | untrained: acceptance | greedy |
+|---|---|---|---|---|"""
+_MEANING = """Measured, as it is stored, on texts whose prompts were not trained on, given that the
+tokens before were drafted right: acceptance is the mean of Σ min(p, q), p and q the distributions
+of target and draft at temperature 1; greedy agreement is how often both have the same likeliest
+token."""
 
 
-def trained_on(card: Mapping[str, Any]) -> str:
-    """How the training went, in words."""
-    return (
-        f"{card['positions']} positions, {time_of(card['training_seconds'])} ({card['device']}), "
-        f"learning rate {card['learning_rate']}, {card['batch_positions']} positions a step, "
-        f"seed {card['seed']}"
-    )
+def _made_of(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What it was learnt from, and how."""
+    yield "texts", f"{card['texts']}, with {card['laws']} distributions"
+    yield "held out", f"{card['held_out_texts']}, with {card['held_out_laws']} distributions"
+    yield "prompts", f"{card['prompts']}; {card['excluded_prompts']} excluded"
+    if card["temperatures"]:
+        heats = listed(sorted(set(card["temperatures"])))
+        took = time_of(card["writing_seconds"])
+        yield "written", f"at temperatures {heats} in {card['writing_dtype']}, {took}"
+    if "positions" in card:
+        yield (
+            "trained",
+            f"{card['positions']} positions, {time_of(card['training_seconds'])} "
+            f"({card['device']}), learning rate {card['learning_rate']}, "
+            f"{card['batch_positions']} positions a step, seed {card['seed']}",
+        )
 
 
 def listed(values: Sequence[object]) -> str:
@@ -109,15 +141,14 @@ def time_of(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def plot_curve(curve: Sequence[Point], path: Path) -> None:
+def plot_curve(card: Mapping[str, Any], path: Path) -> None:
     """Draw acceptance and agreement against positions; dotted lines are the untrained start."""
-    start, *trained = curve
+    (_, *start), *trained = card["curve"]
     with drawing(path) as (_, axes):
-        seen = [point.positions for point in trained]
-        for name, label, colour in _SERIES:
-            values = [getattr(point, name) for point in trained]
+        seen, *series = zip(*trained, strict=True)
+        for values, begun, (label, colour) in zip(series, start, _SERIES, strict=True):
             axes.plot(seen, values, marker=".", color=colour, label=label)
-            axes.axhline(getattr(start, name), linestyle=":", color=colour)
+            axes.axhline(begun, linestyle=":", color=colour)
         axes.set(xscale="log", xlabel="positions seen", ylabel="held-out texts", ylim=(0, None))
         axes.grid(alpha=0.3)
         axes.legend(title="dotted: untrained")

@@ -54,20 +54,27 @@ class Series:
     def write(self, writer: Writer) -> Generator[int]:
         """Write what is missing; yields the distributions so far. Finished texts outlive a stop."""
         shards = ShardWriter(self._work.texts, _SHARD_LAWS)
-        clock = _Clock(self._work)
+        before, began = self._work.seconds, time.monotonic()
+        flushed = began
+
+        def flush() -> float:
+            shards.flush()
+            now = time.monotonic()
+            self._work.seconds = before + now - began
+            return now
+
         try:
             while not self.complete:
                 for finished, drawn in writer.write(self._missing()):
                     self._absorb(finished, drawn)
                     shards.add(finished)
-                    if clock.due():
-                        shards.flush()
+                    if time.monotonic() - flushed >= _FLUSH_S:
+                        flushed = flush()
                     yield self.laws
                     if self.complete:
                         break
         finally:
-            shards.flush()
-            clock.stop()
+            flush()
 
     def _missing(self) -> Iterator[int]:
         """Numbers to write next, until those in the making will do."""
@@ -99,23 +106,3 @@ class Series:
 
 def _laws_of(text: Text | None) -> int:
     return 0 if text is None else len(text.prefixes)
-
-
-class _Clock:
-    """Counts the seconds of writing, and says when to put texts on disk."""
-
-    def __init__(self, work: WorkFolder) -> None:
-        self._work = work
-        self._before = work.seconds
-        self._began = self._flushed = time.monotonic()
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now - self._flushed < _FLUSH_S:
-            return False
-        self._flushed = now
-        self.stop()
-        return True
-
-    def stop(self) -> None:
-        self._work.seconds = self._before + time.monotonic() - self._began

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from bench import main, runner
 from bench.cpu import cpu_seconds
-from bench.journal import Journal
 from bench.output import publish
 from bench.prompts import BenchPrompt
 from bench.report import print_report, summary_of, trial_content
@@ -316,29 +315,3 @@ def test_the_json_holds_no_text(tmp_path):
     path = tmp_path / "deep" / "figures.json"
     publish(summary_of([], {}), [trial_content(trial("plain", 0, 4.0))], path, None)
     assert '"text"' not in path.read_text()
-
-
-def test_a_run_that_goes_on_from_its_journal_measures_only_the_rest(tmp_path):
-    path = tmp_path / "trials.jsonl"
-    schedule = Schedule(PROMPTS[:3], repeats=1)
-    first = Journal(path, {"--seed": 1})
-    progress = main.Progress(journal=first)
-    assert first.trials == []
-
-    def keep(done: Trial) -> None:
-        progress.keep(done)
-        if len(progress.trials) == 4:
-            raise StartError("stopped")
-
-    with pytest.raises(StartError, match="stopped"):
-        asyncio.run(run_schedule(answered_by("plain", "eager"), schedule, keep, silent))
-
-    second = Journal(path, {"--seed": 1})
-    again = main.Progress(trials=list(second.trials), journal=second)
-    done = {one.key for one in again.trials}
-    assert len(done) == 4
-    asyncio.run(run_schedule(answered_by("plain", "eager"), schedule, again.keep, silent, done))
-    assert len({one.key for one in again.trials}) == len(again.trials) == 6
-    assert [one.key for one in Journal(path, {"--seed": 1}).trials] == [
-        one.key for one in again.trials
-    ]

@@ -11,8 +11,8 @@ from services.contract import types as t
 from services.contract.errors import Overloaded
 from services.drafter.combined import CombinedDrafter, Methods, merge
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.chains import ChainLengths
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.drafter.methods.ngram.phrases import NO_PHRASE, PhraseLimits, PhrasePool
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from tests.services import drafter_kit
 from tests.services.drafter_kit import (
@@ -367,13 +367,5 @@ def drafted(worker):
 
 
 def worker_of_both(lengthen):
-    # Its phrases would tell a session from a new one.
-    ngram = NgramDrafter(2, 3, NoPhrases(PhraseLimits(2, 3)))
+    ngram = NgramDrafter(ChainLengths(2, 3))
     return Worker({"ngram": ngram, "model": Checked(FakeEngine())}, lengthen=lengthen)
-
-
-class NoPhrases(PhrasePool):
-    """Prompt lookup alone."""
-
-    def look_up(self, scope, text, *, sure=False):
-        return NO_PHRASE

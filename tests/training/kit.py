@@ -36,6 +36,7 @@ class Quiet:
         self.lines: list[str] = []
         self.stages: list[tuple[str, int, int]] = []
         self.done: list[int] = []
+        self.figures: list[str] = []
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -45,6 +46,7 @@ class Quiet:
 
     def advance(self, done: int, figures: str = "") -> None:
         self.done.append(done)
+        self.figures.append(figures)
 
 
 class StopsAt(Quiet):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -183,19 +182,3 @@ def test_texts_of_another_target_are_refused(trained, tmp_path, tmp_path_factory
     texts = trained.work_folder / "texts"
     line = refusal(small(other, tmp_path / "out.safetensors", texts=(texts,)))
     assert re.match("--texts: those of .* were written by another target", line)
-
-
-def test_a_work_folder_of_another_plan_is_refused_with_what_differs(trained, target, tmp_path):
-    options = small(target, tmp_path / "out.safetensors", work=trained.work_folder, steps=3)
-    assert "--steps was 2, not 3" in refusal(options)
-
-
-def test_an_architecture_that_is_not_supported_is_refused(tmp_path, tmp_path_factory) -> None:
-    target = tiny_model_folder(tmp_path_factory.mktemp("bloom"), "bloom")
-    refusal(small(target, tmp_path / "out.safetensors"))
-
-
-def test_the_plan_of_a_run_says_what_decides_its_result(trained) -> None:
-    plan = json.loads((trained.work_folder / "plan.json").read_text())
-    assert plan["steps"] == 2
-    assert plan["weights of the target"] == weights_digest(trained.target)

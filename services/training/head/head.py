@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from services.engine.native.stack import stack_path
 
@@ -91,21 +93,6 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(inner, shape.width, bias=False)
 
 
-class Mlp(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, shape: HeadShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.intermediate, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.intermediate, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate, shape.width, bias=False)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Rows [N, width] to rows of the same width."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(rows)) * self.up_proj(rows))
-        return out
-
-
 class Layer(nn.Module):
     """The head's one layer, in parts: what is attended to is the learner's to say."""
 
@@ -115,7 +102,8 @@ class Layer(nn.Module):
         self.hidden_norm = Norm(shape.width, shape.epsilon)
         self.self_attn = Attention(shape)
         self.post_attention_layernorm = Norm(shape.width, shape.epsilon)
-        self.mlp = Mlp(shape)
+        sizes = LlamaConfig(hidden_size=shape.width, intermediate_size=shape.intermediate)
+        self.mlp = LlamaMLP(sizes)
 
     def rows(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """What the attention sees, [N, 2 x width]."""

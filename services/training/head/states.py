@@ -1,14 +1,13 @@
 """The target's states at every token of its texts, computed once and kept on disk.
 
-Beside each shard of texts lies one of states: a safetensors file, written whole and renamed,
-with `states` bfloat16 [T, layers x width], T the tokens of all texts of the shard in order, and
-`layers` int64. A run that was stopped goes on with the first shard that has none.
+Beside each shard of texts lies one of states: a safetensors file, written whole and renamed, with
+bfloat16 [T, layers x width] for each text by its number, and the layers in its metadata. A run that
+was stopped goes on with the first shard that has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,20 @@ def states_path(shard: Path) -> Path:
 
 def missing_states(folder: Path, layers: Sequence[int]) -> list[Path]:
     """Shards of texts that have no states of these layers yet."""
-    return [path for path in shards(folder) if _layers_of(states_path(path)) != tuple(layers)]
+    return [path for path in shards(folder) if _layers_of(states_path(path)) != _listed(layers)]
 
 
-def _layers_of(path: Path) -> tuple[int, ...] | None:
+def _layers_of(path: Path) -> str | None:
     from safetensors import safe_open
 
     if not path.exists():
         return None
     with safe_open(path, framework="pt") as file:
-        return tuple(file.get_tensor("layers").tolist())
+        return (file.metadata() or {}).get("layers")
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ",".join(map(str, layers))
 
 
 def compute_states(engine: NativeEngine, layers: Sequence[int], shard: Path) -> None:
@@ -51,11 +54,9 @@ def compute_states(engine: NativeEngine, layers: Sequence[int], shard: Path) -> 
     from safetensors.torch import save_file
 
     engine.watch(layers)
-    texts = load_shard(shard)
-    rows = [states for _, states in states_of(engine, texts)]
-    tensors = {"states": torch.cat(rows), "layers": torch.tensor(list(layers))}
+    tensors = {str(text.number): rows for text, rows in states_of(engine, load_shard(shard))}
     with replacing(states_path(shard)) as scratch:
-        save_file(tensors, scratch)
+        save_file(tensors, scratch, {"layers": _listed(layers)})
 
 
 def states_of(engine: NativeEngine, texts: Iterable[Text]) -> Iterator[tuple[Text, Tensor]]:
@@ -88,34 +89,21 @@ def states_at(engine: NativeEngine, texts: Sequence[Sequence[int]]) -> list[Tens
     return [rows.to(torch.bfloat16).cpu() for rows in states]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    file: Any
-    begin: int
-    end: int
-
-
 class StateStore:
     """The states of all texts of a folder, read from disk when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
-        """Look all places up; the states stay on disk."""
+        """Look all texts up; the states stay on disk."""
         from safetensors import safe_open
 
-        self._places: dict[int, _Place] = {}
-        for shard in shards(folder):
-            path = states_path(shard)
-            if not path.exists():
-                continue
-            file: Any = safe_open(path, framework="pt")
-            end = 0
-            for text in load_shard(shard):
-                begin, end = end, end + len(text.token_ids)
-                self._places[text.number] = _Place(file, begin, end)
+        self._files: dict[int, Any] = {}
+        for path in map(states_path, shards(folder)):
+            if path.exists():
+                file: Any = safe_open(path, framework="pt")
+                self._files |= {int(number): file for number in file.keys()}  # noqa: SIM118
 
     def __call__(self, number: int, count: int) -> Tensor:
         """States bfloat16 [count, layers x width] of the first tokens of a text."""
-        place = self._places[number]
-        assert place.begin + count <= place.end
-        rows: Tensor = place.file.get_slice("states")[place.begin : place.begin + count]
+        rows: Tensor = self._files[number].get_slice(str(number))[:count]
+        assert len(rows) == count
         return rows

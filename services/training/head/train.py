@@ -17,16 +17,13 @@ from services.engine.native.stack import stack_path
 from services.engine.spec import ModelSpec
 from services.runtime.atomic_file import replacing
 from services.training.card import (
-    Outcome,
-    data_of,
     folder_of,
     listed,
+    page,
     plot_curve,
     rounded,
-    steps_table,
-    trained_on,
-    training_of,
-    written_at,
+    step_figures,
+    taught,
 )
 from services.training.checks import LOGIT_BYTES, Job, Needs, check
 from services.training.head.beginning import begin, sample
@@ -46,7 +43,7 @@ from services.training.options import HeadOptions
 from services.training.reporting import Reporter
 from services.training.target import Target, supported
 from services.training.texts import Text, shards
-from services.training.trainer import TrainingPlan, beginning_of, train
+from services.training.trainer import TrainingPlan, beginning_of
 
 MOST_STEPS = 8
 #: Tokens of the texts that the beginning is fitted to.
@@ -70,8 +67,6 @@ def train_head(options: HeadOptions, reporter: Reporter) -> Path:
     known = frequent(material.train, size, options.head_tokens, eos)
     reporter.say(f"head: {len(known.ids)} tokens, {known.mass:.1%} of the target's probability")
     learner = _learner(job, options, known, material.train, reporter)
-    untrained = learner.scores(material.held)
-    reporter.say(f"training {_count(learner.head) / 1e6:.1f} M parameters on {job.device.type}")
     plan = TrainingPlan(
         options.positions,
         options.batch_positions,
@@ -79,16 +74,15 @@ def train_head(options: HeadOptions, reporter: Reporter) -> Path:
         warmup_steps=100,
         seed=options.seed,
     )
-    curve = train(learner, plan, material, job.work.path, reporter)
-    reporter.say(f"storing it as {options.storage}, and measuring what was stored")
-    stored = learner.exactly(as_stored(learner.head, options.storage)).scores(material.held)
-    outcome = Outcome(curve, untrained, stored)
-    card = {
-        **data_of(job, material),
-        **training_of(job, plan, options.learning_rate, outcome),
-        **_about(job, options, learner.head, known),
-    }
-    _publish(job, options, learner.head, known, outcome, card)
+    card = taught(
+        job,
+        learner,
+        lambda: learner.exactly(as_stored(learner.head, options.storage)),
+        plan,
+        material,
+        reporter,
+    )
+    _publish(job, options, learner.head, known, card | _about(job, options, learner.head, known))
     return options.out
 
 
@@ -215,7 +209,6 @@ def _publish(
     options: HeadOptions,
     head: EagleHead,
     known: Vocabulary,
-    outcome: Outcome,
     card: dict[str, Any],
 ) -> None:
     """Write the folder of a trained head."""
@@ -238,55 +231,27 @@ def _publish(
             )
             card.setdefault("bytes", sum(path.stat().st_size for path in scratch.iterdir()))
         (scratch / "README.md").write_text(readme(card))
-        plot_curve(outcome.curve, scratch / "acceptance.svg")
+        plot_curve(card, scratch / "acceptance.svg")
 
 
 def readme(card: Mapping[str, Any]) -> str:
     """The card for people, in Markdown."""
-    rows = "\n".join(f"| {name} | {value} |" for name, value in _rows(card))
-    return _README.format(**card, steps_table=steps_table(card), rows=rows)
-
-
-_README = """# An EAGLE-3 head for {target}
-
-One layer that drafts from its target's own states (Li et al., 2503.01840), trained on texts that
-the target wrote: it proposes tokens and the target verifies them, so the output distribution is
-exactly the target's. It needs that target's states, embeddings and tokenizer. The layout is that
-of vLLM's speculators.
-
-| drafted token | acceptance | greedy agreement | untrained: acceptance | greedy |
-|---|---|---|---|---|
-{steps_table}
-
-Measured on texts whose prompts were not trained on, with the head as it is stored, in float32,
-given that the tokens before were drafted right: acceptance is the mean of Σ min(p, q), p and q the
-distributions of target and head at temperature 1; greedy agreement is how often both have the same
-likeliest token. The first token is drafted from the target's states, the others from the head's
-own features.
-
-| | |
-|---|---|
-{rows}
-
-![acceptance and greedy agreement, mean over the steps, against positions seen](acceptance.svg)
-
-Made by
-
-    {command}
-"""
-
-
-def _rows(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    mass = f"{card['head_mass']:.1%}"
-    return [
+    rows = (
         ("states", f"what goes into layers {listed(card['layers'])} of {card['target_layers']}"),
         ("parameters of its own", f"{card['parameters'] / 1e6:.1f} million"),
         ("storage", f"{card['storage']}, {card['bytes'] / 1e6:.1f} MB"),
-        ("head", f"{card['head_tokens']} tokens, {mass} of the target's probability"),
+        (
+            "head",
+            f"{card['head_tokens']} tokens, {card['head_mass']:.1%} of the target's probability",
+        ),
         ("weights of the steps in training", listed(card["step_weights"])),
-        ("texts", f"{card['texts']}, with {card['laws']} distributions"),
-        ("held out", f"{card['held_out_texts']}, with {card['held_out_laws']} distributions"),
-        ("prompts", f"{card['prompts']}; {card['excluded_prompts']} excluded"),
-        ("written", written_at(card)),
-        ("trained", trained_on(card)),
-    ]
+    )
+    title = f"An EAGLE-3 head for {card['target']}"
+    return page(card, title, _ABOUT, rows, step_figures(card), "acceptance.svg")
+
+
+_ABOUT = """One layer that drafts from its target's own states (Li et al., 2503.01840), trained on
+texts that the target wrote: it proposes tokens and the target verifies them, so the output
+distribution is exactly the target's. It needs that target's states, embeddings and tokenizer. The
+layout is that of vLLM's speculators. The first token is drafted from the target's states, the
+others from the head's own features."""

@@ -16,15 +16,7 @@ from services.contract.errors import StartError
 from services.engine.lookahead_file import Lookahead, save_lookahead
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
-from services.training.card import (
-    Outcome,
-    data_of,
-    plot_curve,
-    steps_table,
-    trained_on,
-    training_of,
-    written_at,
-)
+from services.training.card import page, plot_curve, step_figures, taught
 from services.training.checks import LOGIT_BYTES, Job, Needs, check
 from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings
 from services.training.material import allowed, divide, written
@@ -32,12 +24,10 @@ from services.training.options import LookaheadOptions
 from services.training.reporting import Reporter
 from services.training.target import Target
 from services.training.texts import Text, load_texts, shards
-from services.training.trainer import TrainingPlan, beginning_of, train
+from services.training.trainer import TrainingPlan
 from services.training.work import digest
 
 MOST_STEPS = 32
-#: Held-out distributions for the figures.
-_MEASURED = 4000
 
 
 def train_lookahead(options: LookaheadOptions, reporter: Reporter) -> Path:
@@ -51,12 +41,8 @@ def train_lookahead(options: LookaheadOptions, reporter: Reporter) -> Path:
     reporter.say(f"loading {options.target} in float32 on {job.device.type}")
     model = _frozen(job, options)
     job.work.make(job.plan)
-    measured = beginning_of(material.held, _MEASURED)
     fresh = fresh_embeddings(model, material.train, options.steps, options.seed)
     learner = LookaheadLearner(model, fresh)
-    untrained = learner.scores(measured)
-    rows, width = fresh.shape
-    reporter.say(f"training {rows} embeddings of width {width} on {job.device.type}")
     plan = TrainingPlan(
         options.train,
         options.batch_positions,
@@ -65,21 +51,17 @@ def train_lookahead(options: LookaheadOptions, reporter: Reporter) -> Path:
         points=8,
         point_laws=400,
     )
-    curve = train(learner, plan, material, job.work.path, reporter)
-    reporter.say("measuring what is stored")
-    embeddings = learner.embeddings.detach().to(torch.bfloat16)
-    stored = LookaheadLearner(model, embeddings).scores(measured)
-    outcome = Outcome(curve, untrained, stored)
-    card = {
-        **data_of(job, material),
-        **training_of(job, plan, options.learning_rate, outcome),
-        "measured_places": stored[0].positions,
-        "steps": rows,
-        "width": width,
-    }
+
+    def stored() -> LookaheadLearner:
+        return LookaheadLearner(model, learner.embeddings.detach().to(torch.bfloat16))
+
+    card = taught(job, learner, stored, plan, material, reporter)
+    steps, width = fresh.shape
+    card |= {"learning_rate": options.learning_rate, "steps": steps, "width": width}
     if options.texts:
-        card |= {"prompts": "texts of an earlier run", "temperatures": [], "writing_seconds": 0}
-    _publish(options, Lookahead(embeddings, options.target, job.target.weights, card), outcome)
+        card |= {"prompts": "written by the target for an earlier run", "temperatures": []}
+    embeddings = learner.embeddings.detach().to(torch.bfloat16)
+    _publish(options, Lookahead(embeddings, options.target, job.target.weights, card))
     return options.out
 
 
@@ -140,10 +122,10 @@ def _frozen(job: Job, options: LookaheadOptions) -> Any:
     return NativeEngine.load(spec).model
 
 
-def _publish(options: LookaheadOptions, lookahead: Lookahead, outcome: Outcome) -> None:
+def _publish(options: LookaheadOptions, lookahead: Lookahead) -> None:
     """Write the file with its card; for people, the card as text and the curve go beside it."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    plot_curve(outcome.curve, options.out.with_suffix(".svg"))
+    plot_curve(lookahead.card, options.out.with_suffix(".svg"))
     options.out.with_suffix(".md").write_text(readme(lookahead.card, options.out.stem))
     save_lookahead(options.out, lookahead)
 
@@ -155,43 +137,19 @@ def right_tokens(shares: Sequence[float]) -> float:
 
 def readme(card: Mapping[str, Any], name: str) -> str:
     """The card for people, in Markdown; `name` is that of the files beside it."""
-    written = f"written by the target {written_at(card)}"
-    return _README.format(
-        **card,
-        name=name,
-        table=steps_table(card, first=2),
-        written=written if card["temperatures"] else "written by the target for an earlier run",
-        trained=trained_on(card),
-        sampled_tokens=right_tokens(card["acceptance"]),
-        greedy_tokens=right_tokens(card["greedy"]),
+    rows = (
+        ("embeddings", f"{card['steps']} of width {card['width']}"),
+        (
+            "right tokens of a draft, if steps fail independently of each other",
+            f"{right_tokens(card['acceptance']):.2f} at temperature 1, "
+            f"{right_tokens(card['greedy']):.2f} in greedy decoding",
+        ),
     )
+    title = f"Look-ahead embeddings for {card['target']}"
+    return page(card, title, _ABOUT, rows, step_figures(card, first=2), f"{name}.svg")
 
 
-_README = """# Look-ahead embeddings for {target}
-
-{steps} learned embeddings of width {width} (PaSS, Monea, Joulin and Grave, 2311.13581). Appended
-to a text, they let the target itself propose {steps} tokens beyond the next one in one forward;
-the target verifies them, so the output distribution is exactly the target's.
-
-| drafted token | acceptance | greedy agreement | untrained: acceptance | greedy |
-|---|---|---|---|---|
-| 1 | 1 | 1 | 1 | 1 |
-{table}
-
-Measured at {measured_places} places of texts that were not trained on, given that the tokens
-before were drafted right: acceptance is the mean of Σ min(p, q) at temperature 1, p and q the
-distributions of the target and of the row; greedy agreement is how often both have the same
-likeliest token. The first token comes from the target's own row. So a draft has
-{sampled_tokens:.2f} right tokens at temperature 1 and {greedy_tokens:.2f} in greedy decoding, if
-steps fail independently of each other.
-
-Texts: {texts} with {laws} distributions to learn from, {held_out_texts} held out; {written};
-{excluded_prompts} prompts excluded. Trained: {trained}; the learning rate is in units of the
-spread of the target's embeddings.
-
-![acceptance and greedy agreement, mean over the steps, against rows seen]({name}.svg)
-
-Made by
-
-    {command}
-"""
+_ABOUT = """Learned embeddings (PaSS, Monea, Joulin and Grave, 2311.13581). Appended to a text, they
+let the target itself propose as many tokens beyond the next one in one forward; the target
+verifies them, so the output distribution is exactly the target's. The first token comes from the
+target's own row. The learning rate is in units of the spread of the target's embeddings."""

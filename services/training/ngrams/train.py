@@ -24,7 +24,7 @@ from services.engine.ngram_file import (
     extend_key,
     save_ngrams,
 )
-from services.training.card import data_of, written_at
+from services.training.card import data_of, listed, page
 from services.training.checks import Job, Needs, check
 from services.training.material import Material, engine_of, spec_of, written
 from services.training.ngrams.firsts import ROWS, Firsts
@@ -255,36 +255,20 @@ def _note(file: NgramFile, context: Sequence[int], token: int, found: list[int])
 
 def readme(card: Mapping[str, Any]) -> str:
     """The card for people, in Markdown."""
-    return _README.format(
-        **card,
-        counts=", ".join(map(str, card["contexts"])),
-        covered=" | ".join(f"{share:.0%}" for share in card["coverage"]),
-        written=written_at(card),
-        beside=card["draft"] or "none",
+    rows = (
+        ("contexts of 1, 2, 3, 4 tokens", listed(card["contexts"])),
+        ("text files given", card["given_texts"]),
+        ("weighed beside a draft model", card["draft"] or "none"),
     )
+    covered = " | ".join(f"{share:.0%}" for share in card["coverage"])
+    title = f"What {card['target']} says after a few tokens"
+    return page(card, title, _ABOUT, rows, f"{_COVERAGE}\n| {covered} |")
 
 
-_README = """# What {target} says after a few tokens
-
-An n-gram file for the drafting method `ngram`: no model runs to use it. It was made from its
-target, which verifies every drafted token, so the output distribution is the target's.
-
-| | |
-|---|---|
-| contexts of 1, 2, 3, 4 tokens | {counts} |
-| texts | {texts}, with {laws} distributions, written by the target {written} |
-| text files given | {given_texts} |
-| prompts excluded | {excluded_prompts} |
-| weighed beside a draft model | {beside} |
-
-Of {held_out_laws} places of written texts, most of which the file has seen, so often is the
-target's likeliest token named after
+_ABOUT = """An n-gram file for the drafting method `ngram`: no model runs to use it. It was made
+from its target, which verifies every drafted token, so the output distribution is the target's.
+Texts that are held out weigh the sources; in the end the file learns from them, too."""
+_COVERAGE = """Of the places of those texts, so often is the target's likeliest token named after
 
 | one token alone | 1 | 2 | 3 | 4 tokens |
-|---|---|---|---|---|
-| {covered} |
-
-Made by
-
-    {command}
-"""
+|---|---|---|---|---|"""

@@ -10,7 +10,6 @@ from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from services.training.options import SkipMaskOptions
-from services.training.reporting import Stopped
 from services.training.skip_mask.figures import MaskStats
 
 
@@ -46,23 +45,3 @@ class TickingEngine:
         self.now += spent
         self.calls.append((len(segments[0].token_ids), spent))
         return self.engine.forward(segments, skip)
-
-
-class Quiet:
-    """A reporter that remembers what it was told, and stops the run after so many trials."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.stages: list[tuple[str, int, int]] = []
-        self.done: list[tuple[int, str]] = []
-        self._stop_after = stop_after
-
-    def say(self, line: str) -> None:
-        """Nobody listens."""
-
-    def stage(self, name: str, total: int, done: int) -> None:
-        self.stages.append((name, total, done))
-
-    def advance(self, done: int, figures: str = "") -> None:
-        self.done.append((done, figures))
-        if done == self._stop_after:
-            raise Stopped("enough")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,8 @@ from services.engine.skip_mask_file import mask_for, read_mask
 from services.training.reporting import Stopped
 from services.training.skip_mask.train import train_skip_mask
 from tests.models import tiny_model_folder
-from tests.training.skip_mask.kit import Quiet, small
+from tests.training.kit import Quiet, StopsAt
+from tests.training.skip_mask.kit import small
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +33,14 @@ def test_a_search_ends_with_a_mask_for_its_target_and_a_picture(target, tmp_path
     assert content.measured["command"] == "paceline"
     assert b"<svg" in options.out.with_suffix(".svg").read_bytes()
     assert reporter.stages[0] == ("searching", 5, 0)
-    assert reporter.done[4][0] == 5
-    assert "x plain" in reporter.done[4][1]
+    assert reporter.done[4] == 5
+    assert "x plain" in reporter.figures[4]
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(target: Path, tmp_path: Path) -> None:
     options = small(target, tmp_path / "mask.json")
     with pytest.raises(Stopped):
-        train_skip_mask(options, Quiet(stop_after=2))
+        train_skip_mask(options, StopsAt("searching", 2))
     assert not options.out.exists()
     assert options.journal_file.exists()
     reporter = Quiet()
@@ -76,19 +75,8 @@ def test_a_mask_that_is_there_is_never_replaced(target: Path, tmp_path: Path) ->
 def test_a_journal_of_other_prompts_is_refused(target: Path, tmp_path: Path) -> None:
     options = small(target, tmp_path / "mask.json")
     with pytest.raises(Stopped):
-        train_skip_mask(options, Quiet(stop_after=1))
+        train_skip_mask(options, StopsAt("searching", 1))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Something else\n")
     with pytest.raises(StartError, match="another search: content of the prompts was"):
         train_skip_mask(small(target, tmp_path / "mask.json", prompts=prompts), Quiet())
-
-
-@pytest.mark.processes
-def test_the_command_ends_with_one_line_where_the_options_are_bad(target, tmp_path) -> None:
-    given = ["--target", str(target), "--out", str(tmp_path / "m.json"), "--trials", "1"]
-    started = [sys.executable, "-m", "paceline", "train", "skip-mask", *given]
-    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("paceline train skip-mask: --trials: '1' is not allowed")
-    assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
