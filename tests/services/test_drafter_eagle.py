@@ -76,9 +76,7 @@ class Site:
         drafters = {"eagle": self.drafter}
         if method != "eagle":
             ngram = NgramDrafter()
-            both = InformedDrafter(
-                ngram, self.drafter, AheadRules(awaited=2), methods=("ngram", "eagle")
-            )
+            both = InformedDrafter(ngram, self.drafter, AheadRules(awaited=2), name="eagle")
             drafters = {"ngram": ngram, "eagle": self.drafter, "ngram,eagle": both}
         self.core = DrafterCore(drafters, emit=self._emit, worker_id="d")
         self.epoch, self.output = 1, []
