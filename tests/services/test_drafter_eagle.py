@@ -421,14 +421,3 @@ def test_states_of_another_head_are_dropped(engine):
     assert len(site.drafted()) == 3
     site.commit(TEXT[1:2], epoch=2)
     assert len(site.drafted()) == 3
-
-
-def test_a_closed_session_gives_its_room_back(engine):
-    used = engine.kv_tokens_used
-    site = Site(engine, window=3)
-    site.read()
-    site.commit(TEXT[:1])
-    site.settle()
-    assert engine.kv_tokens_used > used
-    site.core.handle(1, t.CloseDraft("s"))
-    assert engine.kv_tokens_used == used

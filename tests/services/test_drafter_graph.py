@@ -276,28 +276,6 @@ def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(changes):
     assert tokens_of(made.run()) == tokens_of(Graphs().drafts(**chain, committed=text))
 
 
-def test_a_failure_of_one_session_leaves_the_others_their_graphs():
-    made = Graphs()
-    for name, prompt in (("a", [1, 2]), ("b", [3, 4])):
-        made.open(name, prompt, num_candidates=2, window=4)
-    made.core.step()
-    made.drafter._sessions[0, "b"].places = lambda ask: 1 / 0
-    made.run()
-    assert list(made.drafter._sessions) == [(0, "a")]
-    made.credit("a", 4)
-    (draft,) = made.run()
-    check(made.engine, draft, [1, 2], 2, count=2)
-
-
-def test_close_gives_back_the_kv_of_text_and_graph():
-    made = Graphs()
-    made.open()
-    assert made.engine.kv_tokens_used == 3 + 60 + NODES_IN_KV
-    made.run()
-    made.core.drop_link(0)
-    assert made.engine.kv_tokens_used == 0
-
-
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2", "gpt2"])
 @pytest.mark.parametrize("mode", EXACT)
 def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(arch, mode):
