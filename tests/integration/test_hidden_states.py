@@ -1,7 +1,7 @@
 """Hidden states of the target at its drafter: those of transformers, for the text that came out."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -12,17 +12,13 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.lending import Lending
-from services.runtime.core_thread import CoreThread
-from services.runtime.host import WorkerHost
-from services.runtime.serving import Served
 from services.verifier.core import VerifierCore
-from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
     engine,
-    serve,
+    serve_beside,
     start_core,
     target,
 )
@@ -31,7 +27,6 @@ from tests.models import tiny_tokenizer
 from tests.waiting import until
 
 LAYERS = (0, 1)
-LONG = " ".join([PROMPT] * 12)
 
 
 @dataclass
@@ -39,10 +34,8 @@ class Heard:
     """What a drafter was given of one session, by position, each row as often as it came."""
 
     rows: dict[int, torch.Tensor] = field(default_factory=dict)
-    times: int = 0
 
     def take(self, position: int, rows: torch.Tensor) -> None:
-        self.times += 1
         for number, row in enumerate(rows, position):
             self.rows[number] = row
 
@@ -86,20 +79,19 @@ def model(seed=0):
     return Listening(ModelDrafter(engine("llama", seed)))
 
 
-async def verifier(name="v1", **options):
+async def verifier():
     loaded = engine()
-    made = VerifierOptions(**options)
-    return await start_core(VerifierCore, loaded, name, loaded.bundle, options=made)
+    return await start_core(VerifierCore, loaded, "v1", loaded.bundle)
 
 
 async def drafter(method, name="d1"):
     return await start_core(DrafterCore, {"eagle": method}, name)
 
 
-async def text_of(running, prompt=PROMPT, ask=greedy, **more):
-    run = await ask(running, prompt=prompt, method="eagle", **more)
+async def text_of(running, ask=greedy, **more):
+    run = await ask(running, method="eagle", **more)
     assert run.speculation.num_draft_tokens > 0
-    return [*tiny_tokenizer().encode(prompt), *run.token_ids]
+    return [*tiny_tokenizer().encode(PROMPT), *run.token_ids]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -147,27 +139,9 @@ async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
 
 @pytest.mark.parametrize("ask", [{}, {"ask": coupled, "rejection_sample_method": "standard"}])
 async def test_beside_its_verifier_a_drafter_hears_them_and_the_wire_carries_none(ask):
-    loaded, thread, lending = engine(), CoreThread(), Lending()
-    method, wire = Listening(NgramDrafter()), []
-    judge = WorkerHost(
-        lambda emit: VerifierCore(
-            loaded,
-            emit=lambda link, event: (wire.append(event), emit(link, event)),
-            worker_id="v1",
-            options=VerifierOptions(lending=lending),
-        ),
-        thread=thread,
-    )
-    drafts = WorkerHost(
-        lambda emit: DrafterCore(
-            {"eagle": method}, emit=emit, worker_id="d1", handover=lending.handover
-        ),
-        thread=thread,
-    )
-    worker = await serve(
-        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
-    )
-    async with cluster([worker], [replace(worker, host=drafts)], PATIENT) as running:
+    lending, method, wire = Lending(), Listening(NgramDrafter()), []
+    judge, drafts = await serve_beside(engine(), {"eagle": method}, lending, heard=wire.append)
+    async with cluster([judge], [drafts], PATIENT) as running:
         text = await text_of(running, logit_bias={7: 100.0}, **ask)
         method.only.check(text)
     assert not any(getattr(event, "states", b"") for event in wire)

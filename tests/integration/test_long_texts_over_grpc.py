@@ -8,12 +8,11 @@ import pytest
 from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import incoming
-from orchestrator.session.ports import SessionKey
 from orchestrator.session.tenants import DEFAULT_TENANT
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
-from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster
+from tests.integration.cluster import PATIENT, Cluster, cluster
+from tests.integration.front_door import leave_in_the_store
 from tests.integration.known import known_verifier, stub
 from tests.waiting import until
 
@@ -27,12 +26,9 @@ async def kept(running: Cluster, name: str, tokens: int = TOKENS, *, ended: bool
         "the large verifier checks what the small drafter wrote ahead, "
     )
     whole = list(ids * (tokens // len(ids) + 1))[:tokens]
-    sampling = pb.SamplingParams(max_tokens=tokens + 1, stop=["never said"], ignore_eos=True)
-    asked = pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=sampling)
-    spec = await running.inference._resolve(incoming(asked))
-    key = SessionKey("default", name)
-    await running.store.create(key, running.inference._record(incoming(asked), spec))
-    for index in range(10):
+    asked = {"max_tokens": tokens + 1, "stop": ["never said"], "temperature": 1.0}
+    key = await leave_in_the_store(running, name, whole[: tokens // 10], **asked)
+    for index in range(1, 10):
         part = slice(index * tokens // 10, (index + 1) * tokens // 10)
         await running.store.commit(key, 1, index + 1, part.start, whole[part])
     if ended:

@@ -74,15 +74,6 @@ async def test_texts_are_scored_as_transformers_scores_them():
                 check(score, *reckoned(context, word), top=3)
 
 
-async def test_token_ids_are_scored_as_they_are():
-    before, behind = reckoned(CONTEXT, WORDS[0])
-    async with served() as one:
-        found = await one.client.score(tokens=before, continuations=[behind, behind[:1]])
-        assert found.context_tokens == len(before)
-        check(found.scores[0], before, behind)
-        check(found.scores[1], before, behind[:1])
-
-
 async def test_a_greedy_output_is_known_as_one():
     async with served() as one:
         text = tiny_tokenizer().encode(PROMPT)
@@ -116,31 +107,6 @@ async def test_prompt_logprobs_come_before_the_output_whatever_is_cached(monkeyp
             done = await one.client.generate(CONTEXT, **asked)
             assert done.token_ids == plain.token_ids
             assert list(done.prompt_logprobs) == told
-
-
-async def test_scores_and_sessions_go_on_side_by_side():
-    async with served() as one:
-        plain = await one.client.generate(PROMPT, max_tokens=30, temperature=0.0)
-        calls = [one.client.score(CONTEXT, WORDS) for _ in range(6)]
-        output, *found = await asyncio.gather(
-            one.client.generate(PROMPT, max_tokens=30, temperature=0.0).result(), *calls
-        )
-        assert output.token_ids == plain.token_ids
-        sums = [[score.logprob for score in scored.scores] for scored in found]
-        assert all(each == pytest.approx(sums[0], abs=1e-4) for each in sums)
-
-
-async def test_another_verifier_scores_what_a_lost_one_left(monkeypatch):
-    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
-    workers = [await start_verifier("v1"), await start_verifier("v2")]
-    async with cluster(workers, []) as one:
-        call = asyncio.ensure_future(one.client.score(CONTEXT * 4, WORDS * 5))
-        await until(lambda: any(_sessions(one).values()))
-        [busy] = [number for number, sessions in enumerate(_sessions(one).values()) if sessions]
-        await workers[busy].kill()
-        found = await call
-        for score, word in zip(found.scores, WORDS * 5, strict=True):
-            check(score, *reckoned(CONTEXT * 4, word))
 
 
 def _sessions(one):

@@ -19,11 +19,9 @@ from paceline import (
     SessionStatus,
     Started,
 )
-from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import incoming
-from orchestrator.session.ports import SessionKey
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.integration.front_door import leave_in_the_store
 from tests.models import tiny_tokenizer
 from tests.waiting import until
 
@@ -176,33 +174,21 @@ async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculat
 
 async def test_two_resumes_at_once_of_a_paused_session_share_one_owner():
     async with cluster([await start_verifier()], []) as running:
-        key, tokens = await _left_in_the_store(running, 10)
+        key = await leave_in_the_store(running, "stored", plain(PROMPT, 10))
         both = await asyncio.gather(
             running.client.resume("stored", 10), running.client.resume("stored", 0)
         )
         stored = await running.store.get(key)
     assert stored.term == 2
     assert [list(run.token_ids) for run in both] == [plain(PROMPT, 40)[10:], plain(PROMPT, 40)]
-    assert tokens == plain(PROMPT, 10)
 
 
 async def test_a_session_whose_owner_died_before_saying_that_it_ended_has_ended():
     async with cluster([await start_verifier()], []) as running:
-        key, tokens = await _left_in_the_store(running, 40)
+        key = await leave_in_the_store(running, "stored", plain(PROMPT, 40))
         run = await running.client.resume("stored", 0)
         assert (await running.store.get(key)).status.name == "FINISHED"
-    assert (list(run.token_ids), run.finish_reason) == (tokens, FinishReason.LENGTH)
-
-
-async def _left_in_the_store(running, count: int):
-    """A session that an orchestrator stored `count` tokens of, and then died."""
-    sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-    request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
-    key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
-    spec = await running.inference._resolve(incoming(request))
-    await running.store.create(key, running.inference._record(incoming(request), spec))
-    await running.store.commit(key, 1, 1, 0, tokens)
-    return key, tokens
+    assert (list(run.token_ids), run.finish_reason) == (plain(PROMPT, 40), FinishReason.LENGTH)
 
 
 async def test_what_the_server_says_of_itself():

@@ -58,36 +58,6 @@ async def test_a_drafter_killed_in_the_middle_changes_nothing_but_pace(arch):
         assert await tokens_with(running, drafter.kill, tokens=60) == plain(PROMPT, 60, arch)
 
 
-async def test_a_second_drafter_takes_over():
-    first, second = await start_drafter("d1"), await start_drafter("d2")
-    limits = Limits(drafter_backoff=0.01)
-    async with cluster([await start_verifier()], [first, second], limits=limits) as running:
-        used = set()
-
-        async def kill_the_one_in_use():
-            await (first if "d1" in used else second).kill()
-
-        tokens = []
-        stream = running.client.generate(
-            PROMPT, temperature=0.0, max_tokens=LONG, ignore_eos=True, include_rounds=True
-        )
-        async for event in stream:
-            if isinstance(event, Chunk):
-                before = len(used)
-                used |= {stats.drafter for stats in event.rounds if stats.drafter}
-                tokens += event.token_ids
-                if used and not before:
-                    await kill_the_one_in_use()
-    assert tokens == plain(PROMPT, LONG)
-    assert used == {"d1", "d2"}
-
-
-async def test_a_second_verifier_continues_where_the_first_was_killed():
-    first, second = await start_verifier("v1"), await start_verifier("v2")
-    async with cluster([first, second], [await start_drafter(seed=3)]) as running:
-        assert await tokens_with(running, first.kill) == plain(PROMPT, TOKENS)
-
-
 @pytest.mark.parametrize("role", list(Role))
 async def test_a_draining_worker_hands_its_sessions_over_and_exits_in_time(role):
     verifiers = [await start_verifier("v1"), await start_verifier("v2")]

@@ -102,27 +102,6 @@ def test_a_tiny_tokenizer_gives_the_ids_of_transformers() -> None:
         assert ours.decode(ids, False) == theirs.decode(ids)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ bos_token }}{% for m in messages %}\n {{ m.role }}: {{ m.content|trim }}\n{% endfor %}",
-        "{{ messages | tojson }} {{ messages | tojson(indent=2) }} {{ {'é': '<b>'} | tojson }}",
-        "{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m }}{% endfor %}",
-        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-        "{% set o = namespace(n=0) %}{% for m in messages %}{% set o.n = 2 %}{% endfor %}{{ o.n }}",
-        "{{ dict(a=1) }}{{ dict.fromkeys('ab', 0) }}{% if tools %}t{% endif %}{{ eos_token }}",
-        "{% if add_generation_prompt %}{{ strftime_now('%Y')|length }}{% endif %}",
-    ],
-)
-def test_templates_render_as_in_transformers(source: str) -> None:
-    for messages in CONVERSATIONS:
-        chat = as_chat(messages)
-        wanted = hugging_face(source).apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=False
-        )
-        assert with_template(source).render(conversation(*messages)) == wanted
-
-
 def test_a_template_refusal_is_the_callers_to_mend() -> None:
     with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
         tokenizer().render(conversation(("user", "a"), ("user", "b")))

@@ -103,14 +103,6 @@ def test_a_chain_spelled_as_a_tree_is_a_chain(table):
     assert (verdict.token_ids, verdict.accepted_nodes) == (TEXT[:3], ())
 
 
-@pytest.mark.parametrize("mode", EXACT)
-def test_committed_text_is_taken_up_where_it_ends(mode):
-    text = target_text(opening(mode=mode), 20)
-    table = Table()
-    table.opened(mode=mode, committed=tuple(text[:7]))
-    assert table.verdict(block(1, 7, text[7:10])).token_ids == tuple(text[7:11])
-
-
 def test_min_tokens_holds_stop_tokens_back_at_their_own_position():
     free = opening(max_tokens=12)
     stops = tuple(target_text(free, 3))
