@@ -32,10 +32,10 @@ from orchestrator.workers.pool import Target, WorkerPool
 from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
+from services.grammar.vetting import Vetting
 from services.runtime import serving
 from services.runtime.atomic_file import write_line
 from services.runtime.embedded_redis import EmbeddedRedis
-from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
 from services.runtime.outage import Outage
 from services.runtime.redis_client import checked_url

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from services.contract.tree_handover import Handover
 from services.contract.types import DrafterCommand, DrafterEvent, Role
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter
@@ -15,6 +14,7 @@ from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
+from services.runtime.tree_handover import Handover
 from services.runtime.worker_main import run_worker, tracing
 
 

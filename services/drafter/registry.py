@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.heads import is_head
+from services.grammar.vetting import vetting_of
 
 if TYPE_CHECKING:
     from services.drafter.methods.graph.tree_growth import GrowthPlan
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
     from services.engine.structure import Structures
-    from services.runtime.format_vetting import Vetting
+    from services.grammar.vetting import Vetting
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Engines:
 
     def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
         self._settings, self._beside = settings, beside
-        self._vetting = settings.vetting()
+        self._vetting = vetting_of(settings)
         self._structures: dict[Engine, Structures | None] = {}
         self._target: SelfDrafting | None = None
 

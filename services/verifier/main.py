@@ -11,6 +11,7 @@ from services.engine.lending import Lending
 from services.engine.port import Engine
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
+from services.grammar.vetting import vetting_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
@@ -79,7 +80,7 @@ def make_host(
     drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
     `structures`: what it compiles with, too.
     """
-    structures = structures or structures_of(engine, settings.vetting())
+    structures = structures or structures_of(engine, vetting_of(settings))
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from orchestrator.session.waiting_line import WaitingLine
-from services.contract.turns import SECONDS
+from services.scheduling.turns import SECONDS
 
 
 class Line(WaitingLine):

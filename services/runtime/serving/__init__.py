@@ -8,9 +8,8 @@ reloading  files that are read again when they change
 tls        certificates on both ends
 cluster_token  the secret of a cluster, and the guard before a worker's links
 dialing    how an orchestrator connects to workers
-health     what a process says of itself: liveness, startup, readiness
+health     what a process says of itself: liveness, startup, readiness; a port for probes
 server     a grpc.aio server with health and reflection
-health_port  health alone, for probes that speak no TLS
 lifecycle  the event loop, the signals that end a process, and loading beside it
 links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`

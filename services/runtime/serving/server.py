@@ -11,7 +11,12 @@ from grpc_reflection.v1alpha import reflection
 from services.contract.errors import StartError
 from services.runtime.serving.calls import Calls
 from services.runtime.serving.health import Health
-from services.runtime.serving.options import ServingOptions, server_credentials, server_options
+from services.runtime.serving.options import (
+    ServingOptions,
+    bound,
+    server_credentials,
+    server_options,
+)
 
 
 class GrpcServer:
@@ -87,5 +92,4 @@ class GrpcServer:
                 port = self.grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise StartError(f"address: cannot listen on {address}") from error
-        if not address.startswith("unix:"):
-            self.address = f"{address.rpartition(':')[0]}:{port}"
+        self.address = bound(address, port)
