@@ -22,7 +22,6 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.session import DraftSession
 from services.runtime.serving.links import STATE_PORTION, Outbox
-from services.runtime.state_room import StateRoom, portion
 from services.runtime.tree_handover import Handover, StateExchange
 from tests.services.drafter_kit import opening
 
