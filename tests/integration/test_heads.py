@@ -52,7 +52,7 @@ def head(request, tmp_path_factory):
 
 def methods(head) -> dict[str, Any]:
     eagle, ngram = EagleDrafter(head), NgramDrafter()
-    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), methods=("ngram", "eagle"))
+    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), name="eagle")
     return {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
 
 
