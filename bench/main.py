@@ -26,9 +26,9 @@ from services.cluster.fresh import Recalled
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.progress import INTERRUPTED
-from services.cluster.tether import available_cores
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 
 COLUMN = 26
 

@@ -14,8 +14,8 @@ from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
 from services.cluster.cores import CorePlan
 from services.cluster.models import DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Models, Target
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES

@@ -32,12 +32,12 @@ from orchestrator.workers.pool import Target, WorkerPool
 from orchestrator.workers.subset import Member
 from services.contract.errors import StartError
 from services.contract.types import Role
+from services.grammar.vetting import Vetting
 from services.runtime import serving
+from services.runtime.atomic_file import write_line
 from services.runtime.embedded_redis import EmbeddedRedis
-from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
 from services.runtime.outage import Outage
-from services.runtime.readyfile import write_line
 from services.runtime.redis_client import checked_url
 from services.runtime.registry import WorkerRegistry
 from services.runtime.serving import GrpcServer, Health
@@ -74,13 +74,11 @@ async def _serve(settings: OrchestratorSettings) -> int:
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(Health(settings.serving_options()))
         telemetry = Telemetry.start(
-            "paceline-orchestrator",
-            role="orchestrator",
-            worker_id=settings.orchestrator_id,
+            "orchestrator",
+            settings.orchestrator_id,
             metrics_port=settings.metrics_port,
             metrics_host=settings.metrics_host,
             metrics_tls=settings.metrics_contexts(),
-            version=version("paceline"),
         )
         stack.callback(telemetry.shutdown, grace.step)
         url = settings.redis or await _embedded(stack)

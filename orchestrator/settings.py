@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from services.contract.types import split_methods
-from services.runtime.format_vetting import Bounds
+from services.grammar.vetting import Bounds
 from services.runtime.options import Words
 from services.runtime.settings import LinkSettings
 

@@ -24,8 +24,8 @@ from services.contract.states import NO_STATES, StateShape, rows_a_message
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.runtime import serving
+from services.runtime.atomic_file import write_line
 from services.runtime.host import Emit, WorkerHost
-from services.runtime.readyfile import write_line
 from services.runtime.serving import Served, ServingOptions, serve_worker
 from testkit.known_text import judged, overlap
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.lines import Lines, Request
-from services.cluster.tether import die_with
 from services.runtime.embedded_redis import tied
 from services.runtime.ports import free_port
+from services.runtime.tether import die_with
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0

@@ -15,9 +15,9 @@ from bench.peers.process import PeerProcess, PeerSpec, peer_process
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration
 from services.cluster.figures import Measured
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.engine.checkpoint.files import locate
+from services.runtime.affinity import available_cores
 
 Formats = Mapping[str, str]
 """Number formats of peers, by the names of their configurations."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bench.peers.lines import Lines, Request, serve_in_turn
-from services.cluster.tether import die_with
 from services.engine.native.loading import load_model
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
+from services.runtime.tether import die_with
 
 LOOKUP_TOKENS = 10
 """The default of transformers' own PromptLookupCandidateGenerator."""

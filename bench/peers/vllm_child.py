@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from bench.peers.lines import Lines, Request
-from services.cluster.tether import die_with
+from services.runtime.tether import die_with
 
 NGRAM: dict[str, Any] = {
     "method": "ngram",

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from queue import SimpleQueue
 
-from services.cluster.tether import die_with
 from services.engine.synthetic.pacemaker import without_timer_slack
+from services.runtime.tether import die_with
 
 _CHUNK = 1 << 16
 

@@ -16,9 +16,9 @@ from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.engine.synthetic.spec import SyntheticSpec
+from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 
 STOP_SECONDS = 30.0

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit, DraftArrived
 from orchestrator.core.pacing import Policy
-from services.contract.kv_reserve import reserve_of
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
@@ -29,6 +28,7 @@ from services.contract.types import (
     split_methods,
     tree_capability,
 )
+from services.scheduling.kv_reserve import reserve_of
 
 
 @dataclass(frozen=True, slots=True)

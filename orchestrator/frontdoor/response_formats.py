@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from orchestrator.frontdoor.admission import Work
 from orchestrator.session.ranges import ALLOWED_FORMATS
 from services.contract.errors import InvalidRequest
-from services.contract.formats import named_in
 from services.contract.types import ResponseFormat
-from services.runtime.format_vetting import Vetted, Vetting
+from services.grammar.formats import named_in
+from services.grammar.vetting import Vetted, Vetting
 
 KEPT = 4_096
 """Cached answers; each is one short line."""

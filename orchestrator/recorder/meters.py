@@ -25,40 +25,47 @@ _SOURCES = tuple(source.name.lower() for source in DraftSource)
 
 
 class Meters:
-    """Counters and histograms of rounds and sessions. Belongs to the event loop."""
+    """Counters and histograms of rounds and sessions. Belongs to the event loop.
+
+    Those with a public name are fed by the recorder itself.
+    """
 
     def __init__(self, telemetry: Telemetry) -> None:
         counter, histogram = telemetry.counter, telemetry.histogram
         positions = [(position,) for position in POSITIONS]
-        self._rounds = counter(names.ROUND_COUNT, [(outcome,) for outcome in OUTCOMES])
-        self._drafts = (counter(names.DRAFT_COUNT), counter(names.SPEC_DRAFTS))
-        self._drafted = (counter(names.DRAFTED), counter(names.SPEC_DRAFTED))
-        self._accepted = (counter(names.ACCEPTED), counter(names.SPEC_ACCEPTED))
-        self._accepted_at = (
-            counter(names.ACCEPTED_AT, positions),
-            counter(names.SPEC_ACCEPTED_AT, positions),
-        )
+        self.rounds = counter(names.ROUND_COUNT, [(outcome,) for outcome in OUTCOMES])
+        self._drafts = counter(names.DRAFT_COUNT)
+        self._drafted = counter(names.DRAFTED)
+        self._accepted = counter(names.ACCEPTED)
+        self._accepted_at = counter(names.ACCEPTED_AT, positions)
+        for name, counted in (
+            (names.SPEC_DRAFTS, self._drafts),
+            (names.SPEC_DRAFTED, self._drafted),
+            (names.SPEC_ACCEPTED, self._accepted),
+            (names.SPEC_ACCEPTED_AT, self._accepted_at),
+        ):
+            telemetry.total(name, counted.read)
         sources = [(source,) for source in _SOURCES]
         self._drafted_by = counter(names.DRAFTED_BY, sources)
         self._accepted_by = counter(names.ACCEPTED_BY, sources)
         self._emitted = counter(names.EMITTED)
-        self._discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
-        self._fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
-        self._starved = counter(names.STARVED)
+        self.discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
+        self.fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
+        self.starved = counter(names.STARVED)
         self._errors = counter(names.SESSION_ERRORS, [(failure,) for failure in FAILURES])
-        self._store_seconds = histogram(names.STORE_SECONDS)
+        self.store_seconds = histogram(names.STORE_SECONDS)
         self._bad_q_rows = counter(names.BAD_Q_COUNT)
-        self._dropped_writes = counter(names.DROPPED_WRITES)
-        self._fenced_writes = counter(names.FENCED_WRITES)
-        self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
+        self.dropped_writes = counter(names.DROPPED_WRITES)
+        self.fenced_writes = counter(names.FENCED_WRITES)
+        self.migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
         self._prefilled = counter(names.PREFILLED, [("computed",), ("cached",)])
         self._round_seconds = histogram(names.ROUND_SECONDS)
         self._draft_seconds = histogram(names.DRAFT_SECONDS)
         self._verify_seconds = histogram(names.VERIFY_SECONDS)
         self._queue_seconds = histogram(names.QUEUE_SECONDS)
         self._round_accepted = histogram(names.ROUND_ACCEPTED)
-        self._first_token = histogram(names.FIRST_TOKEN_SECONDS)
-        self._per_token = histogram(names.TOKEN_SECONDS)
+        self.first_token = histogram(names.FIRST_TOKEN_SECONDS)
+        self.per_token = histogram(names.TOKEN_SECONDS)
         fates = [("orchestrator", fate.value) for fate in Fate]
         self._states = counter(names.STATE_BYTES, fates)
         speculating = list(product(names.METHODS, names.MODES))
@@ -68,9 +75,9 @@ class Meters:
 
     def round(self, record: RoundRecord, outcome: str) -> None:
         """A round has its verdict."""
-        self._rounds.add(1, outcome)
+        self.rounds.add(1, outcome)
         if outcome == RoundOutcome.DISCARDED:
-            self._discarded.add(record.discarded_tokens, Where.IN_FLIGHT)
+            self.discarded.add(record.discarded_tokens, Where.IN_FLIGHT)
             return
         self._emitted.add(record.emitted_tokens)
         self._bad_q_rows.add(record.bad_q_rows)
@@ -81,53 +88,16 @@ class Meters:
             self._draft(record)
 
     def _draft(self, record: RoundRecord) -> None:
-        for drafts, drafted, accepted in zip(
-            self._drafts, self._drafted, self._accepted, strict=True
-        ):
-            drafts.add(1)
-            drafted.add(record.draft_tokens)
-            accepted.add(record.accepted_tokens)
+        self._drafts.add(1)
+        self._drafted.add(record.draft_tokens)
+        self._accepted.add(record.accepted_tokens)
         for position in range(record.accepted_tokens):
-            label = POSITIONS[min(position, LAST_POSITION + 1)]
-            for counter in self._accepted_at:
-                counter.add(1, label)
+            self._accepted_at.add(1, POSITIONS[min(position, LAST_POSITION + 1)])
         for source, of_draft, taken in record.sources:
             self._drafted_by.add(of_draft, _SOURCES[source])
             self._accepted_by.add(taken, _SOURCES[source])
         self._draft_seconds.record(record.draft_ms / 1e3)
         self._round_accepted.record(record.accepted_tokens)
-
-    def abandoned(self) -> None:
-        """A round ended without a verdict."""
-        self._rounds.add(1, RoundOutcome.ABANDONED)
-
-    def thrown_away(self, tokens: int) -> None:
-        """Draft tokens that were not sent yet are void."""
-        self._discarded.add(tokens, Where.UNSENT)
-
-    def fallback(self, reason: str) -> None:
-        """A round of a session that speculates leaves without a draft."""
-        self._fallbacks.add(1, reason)
-
-    def starved(self, seconds: float) -> None:
-        """A free verifier waited for a draft."""
-        self._starved.add(seconds)
-
-    def stored(self, seconds: float) -> None:
-        """The store has acknowledged a round's tokens."""
-        self._store_seconds.record(seconds)
-
-    def dropped_writes(self, count: int) -> None:
-        """The session store did not take commits in time."""
-        self._dropped_writes.add(count)
-
-    def fenced_write(self) -> None:
-        """The session store refused a write: the session has another owner."""
-        self._fenced_writes.add(1)
-
-    def migrated(self, role: str) -> None:
-        """A session was opened again on a worker."""
-        self._migrations.add(1, role)
 
     def prefilled(self, tokens: int, cached: int) -> None:
         """A verifier prefilled so many tokens, some of them from its prefix cache."""
@@ -137,14 +107,6 @@ class Meters:
     def states(self, fate: Fate, size: int) -> None:
         """Bytes of the target's states came, left or were dropped."""
         self._states.add(size, "orchestrator", fate.value)
-
-    def first_token(self, seconds: float) -> None:
-        """The first token left."""
-        self._first_token.record(seconds)
-
-    def finished(self, seconds_per_token: float) -> None:
-        """A session of two tokens or more came to its end."""
-        self._per_token.record(seconds_per_token)
 
     def drafted(self, totals: SpecTotals, methods: Sequence[str], mode: VerifyMode) -> None:
         """A session came to its end that had draft tokens verified."""

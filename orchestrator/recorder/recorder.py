@@ -46,7 +46,7 @@ from orchestrator.session.totals import SpecTotals
 from services.contract.states import Fate
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names
-from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
+from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome, Where
 from services.runtime.telemetry.propagation import format_traceparent, parent_context
 
 
@@ -126,7 +126,7 @@ class Recorder:
         for action in actions:
             self._see(known, action, event.at)
         if before is not None and before.drafted and _void(before, state):
-            self._meters.thrown_away(before.drafted)
+            self._meters.discarded.add(before.drafted, Where.UNSENT)
             if known.spans is not None:
                 known.spans.thrown_away(before, event.at)
         if len(known.rounds) != len(state.in_flight):
@@ -156,7 +156,7 @@ class Recorder:
 
     def dropped_writes(self, count: int) -> None:
         """The session store did not take so many commits in time."""
-        self._meters.dropped_writes(count)
+        self._meters.dropped_writes.add(count)
 
     def states(self, fate: Fate, size: int) -> None:
         """Bytes of the target's states left for a drafter, or found no room in its link."""
@@ -164,7 +164,7 @@ class Recorder:
 
     def fenced_write(self) -> None:
         """The session store refused a write, as another orchestrator owns the session."""
-        self._meters.fenced_write()
+        self._meters.fenced_writes.add(1)
 
     def bind(self, session: str) -> None:
         """From here on, log lines of the current task carry the session's trace ids."""
@@ -190,7 +190,7 @@ class Recorder:
 
     def _finished(self, known: _Session) -> None:
         if known.emitted > 1:
-            self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
+            self._meters.per_token.record((known.last_at - known.first_at) / (known.emitted - 1))
         if known.totals.draft_tokens and known.state is not None:
             config = known.state.config
             self._meters.drafted(known.totals, config.methods, config.mode)
@@ -204,7 +204,7 @@ class Recorder:
                 pass  # A third of all events, and nothing to note of it.
             case Persisted():
                 for round in [waiting for waiting in known.storing if waiting <= event.round]:
-                    self._meters.stored(event.at - known.storing.pop(round))
+                    self._meters.store_seconds.record(event.at - known.storing.pop(round))
                 if spans is not None:
                     spans.stored(event.round, event.at)
             case WorkerOpened():
@@ -255,10 +255,10 @@ class Recorder:
         assert state is not None
         known.rounds[block.round] = reason = _reason(block, state)
         if reason:
-            self._meters.fallback(reason)
+            self._meters.fallbacks.add(1, reason)
         for flying in state.in_flight:
             if flying.round == block.round and flying.waited_ms:
-                self._meters.starved(flying.waited_ms / 1e3)
+                self._meters.starved.add(flying.waited_ms / 1e3)
 
     def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
         record, outcome = commit.record, _outcome(commit)
@@ -266,7 +266,7 @@ class Recorder:
         if reason is None:
             reason = "" if record.draft_tokens else Fallback.NOTHING_READY
             if reason:
-                self._meters.fallback(reason)
+                self._meters.fallbacks.add(1, reason)
         known.storing[record.round] = at
         known.totals.add(record)
         known.near_ties += record.near_ties
@@ -277,14 +277,14 @@ class Recorder:
     def _emitted(self, known: _Session, tokens: int, at: float) -> None:
         if tokens and not known.emitted:
             known.first_at = at
-            self._meters.first_token(at - known.started_at)
+            self._meters.first_token.record(at - known.started_at)
         known.emitted += tokens
         known.last_at = at
 
     def _opening(self, known: _Session, action: OpenOnWorker, at: float) -> None:
         role = Role.VERIFIER if isinstance(action.message, OpenVerify) else Role.DRAFTER
         if role in known.opened:
-            self._meters.migrated(role.value)
+            self._meters.migrations.add(1, role.value)
         known.opened.add(role)
         if known.spans is not None:
             known.spans.opening(role, action, at)
@@ -292,7 +292,7 @@ class Recorder:
     def _abandon(self, known: _Session, in_flight: set[int], at: float) -> None:
         for round in known.rounds.keys() - in_flight:
             del known.rounds[round]
-            self._meters.abandoned()
+            self._meters.rounds.add(1, RoundOutcome.ABANDONED)
             if known.spans is not None:
                 known.spans.abandoned(round, at)
 

@@ -13,13 +13,13 @@ from orchestrator.session.served_model import ServedModel, parse_defaults
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
-from services.contract.step_time import StepTime
 from services.contract.types import (
     LATER_FORMATS,
     RESPONSE_FORMAT,
     SCORES,
     TOKEN_LIMITS,
     Role,
+    StepTime,
     estimate_capability,
     estimated_method,
     rows_capability,

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing import Experience, Marginal, Policy, told_by
 from orchestrator.core.state import SessionConfig, State
-from services.contract.step_time import StepTime
-from services.contract.types import VerifyMode
+from services.contract.types import StepTime, VerifyMode
 
 # The drafting method, the rule, and whether drafts are trees. Requests can only name
 # methods that are served, so there are few kinds.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from services.contract.formats import MOST_CHARACTERS, MOST_OPTIONS
 from services.contract.sampling import Range
-from services.contract.turns import MOST
 from services.contract.types import FormatKind
+from services.grammar.formats import MOST_CHARACTERS, MOST_OPTIONS
+from services.scheduling.turns import MOST
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * MAX_PROMPT_BYTES

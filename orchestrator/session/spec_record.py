@@ -19,7 +19,6 @@ from orchestrator.session.ranges import (
 from orchestrator.session.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
 from services.contract.format_markers import marker_problem
-from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS, Number, Range
 from services.contract.sampling_checks import (
     MAX_ALLOWED_IDS,
@@ -34,6 +33,7 @@ from services.contract.types import (
     ResponseFormat,
     VerifyMode,
 )
+from services.grammar.formats import size_problem
 
 VERSION = 1
 WITH_FORMAT = 2

@@ -1,7 +1,7 @@
 """Sessions that wait for a verifier, and which of them let another one of their tenant go first.
 
 Each asks again and again, and whoever asks when there is room takes it. A session that asks
-while one of its tenant with a sooner priority ranks before it (`services.contract.turns`) leaves
+while one of its tenant with a sooner priority ranks before it (`services.scheduling.turns`) leaves
 its turn to that one: so a tenant's sessions are served in their order, and a tenant as often as
 without priorities. Sessions of equal priority do not wait for each other.
 """
@@ -12,7 +12,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 
-from services.contract.turns import Claim
+from services.scheduling.turns import Claim
 
 
 class WaitingLine:

@@ -21,8 +21,7 @@ from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
 from orchestrator.workers.placed import Placed
 from services.contract.errors import ProtocolError, StartError
-from services.contract.states import Fate, OnStates, StateRoom, portion, states_of
-from services.contract.step_time import StepTime
+from services.contract.states import Fate, OnStates, states_of
 from services.contract.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -42,6 +41,7 @@ from services.contract.types import (
     Role,
     SessionFailed,
     States,
+    StepTime,
     TokenizerBundle,
     Verdict,
     VerifierCommand,
@@ -61,6 +61,7 @@ from services.contract.wire import (
 from services.runtime.awake import AwakeClock
 from services.runtime.serving import Dialing
 from services.runtime.serving.dialing import Metadata
+from services.runtime.state_room import StateRoom, portion
 from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)

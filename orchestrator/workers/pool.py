@@ -25,7 +25,6 @@ from orchestrator.workers.subset import order_of
 from orchestrator.workers.visits import Visits
 from services.contract.errors import StartError
 from services.contract.states import NO_STATES, OnStates, StateShape, gives, needed
-from services.contract.step_time import StepTime
 from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
@@ -33,6 +32,7 @@ from services.contract.types import (
     Draining,
     Progress,
     Role,
+    StepTime,
     WorkerDescription,
 )
 from services.runtime.awake import AwakeClock

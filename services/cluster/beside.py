@@ -9,6 +9,7 @@ from pydantic import Field, create_model
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.drafter.settings import NEED_DRAFT, DrafterSettings
+from services.grammar.vetting import vetting_of
 from services.runtime.options import Settings
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
 
         def load() -> list[Served]:
             thread, lending = CoreThread(), Lending()
-            beside = Beside(lambda: verifying.load_engine(verifier), lending, verifier.vetting())
+            beside = Beside(lambda: verifying.load_engine(verifier), lending, vetting_of(verifier))
             # The drafter first: its errors show before the weights are read.
             drafters, engine = build(drafter, beside), beside.engine
             forms = beside.structures

@@ -15,8 +15,8 @@ from paceline import Client, PacelineError
 
 from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor, last_line
-from services.cluster.tether import available_cores
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.tasks import end
 from services.runtime.temporary import for_temporary_files

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from services.cluster import beside
 from services.cluster.flags import Flags, complain, one_line
-from services.cluster.tether import die_with
 from services.contract.errors import PacelineError, StartError, not_here
 from services.runtime.logs import setup_logging
 from services.runtime.options import Settings
 from services.runtime.telemetry import trace_ids
+from services.runtime.tether import die_with
 
 
 class ProcessSettings(Settings):

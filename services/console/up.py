@@ -14,8 +14,8 @@ from services.cluster.local import local_cluster
 from services.cluster.specs import ClusterOptions
 from services.contract.errors import PacelineError
 from services.engine.start import AUTO
+from services.runtime.atomic_file import write_line
 from services.runtime.options import option, options
-from services.runtime.readyfile import write_line
 
 
 @options

@@ -354,6 +354,13 @@ class DraftTree:
         return replace(self, token_ids=self.token_ids[:count], parents=parents).normal()
 
 
+class StepTime(NamedTuple):
+    """What a step of so many rows took, in milliseconds."""
+
+    rows: int
+    ms: float
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerDescription:
     """What a worker is. Empty fingerprints mean "works with any".

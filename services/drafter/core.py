@@ -15,8 +15,6 @@ from typing import assert_never
 
 from services.contract.errors import CallerError, NotFound, Overloaded, StartError, out_of_memory
 from services.contract.states import NO_STATES, OnStates, StateRows, StateShape
-from services.contract.step_records import OnStep, StepEntry, StepRecord
-from services.contract.tree_handover import Handover, StateExchange
 from services.contract.types import (
     HANDS_OVER,
     LATER_FORMATS,
@@ -48,6 +46,8 @@ from services.drafter.protocol import (
 )
 from services.drafter.refusals import check_open
 from services.drafter.session import DraftSession
+from services.runtime.step_records import OnStep, StepEntry, StepRecord
+from services.runtime.tree_handover import Handover, StateExchange
 
 Emit = Callable[[int, DrafterEvent], None]
 """(link number, event)."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 
-from services.contract.tree_handover import Handover
 from services.contract.types import DrafterCommand, DrafterEvent, Role
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter
@@ -14,7 +14,8 @@ from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
-from services.runtime.worker_main import installed_version, run_worker, tracing
+from services.runtime.tree_handover import Handover
+from services.runtime.worker_main import run_worker, tracing
 
 
 def run(settings: DrafterSettings) -> int:
@@ -50,7 +51,7 @@ def make_host(
             drafters,
             emit=emit,
             worker_id=settings.worker_id,
-            version=installed_version(),
+            version=version("paceline"),
             max_window=settings.max_window,
             lengthen=settings.lengthen,
             handover=handover,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.heads import is_head
+from services.grammar.vetting import vetting_of
 
 if TYPE_CHECKING:
     from services.drafter.methods.graph.tree_growth import GrowthPlan
     from services.drafter.methods.model.model import ModelDrafter
-    from services.drafter.methods.ngram.phrases import Archive
+    from services.drafter.methods.ngram.text_pool import Archive
     from services.drafter.methods.self_draft.borrowing import Borrowing
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
     from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
     from services.engine.structure import Structures
-    from services.runtime.format_vetting import Vetting
+    from services.grammar.vetting import Vetting
 
 _log = logging.getLogger(__name__)
 
 _Formed = TypeVar("_Formed", bound="ModelDrafter")
-
-PHRASES_FROM = 2
-"""Tokens: what follows a single one in other texts is anything."""
 
 
 class Beside:
@@ -61,7 +59,7 @@ class Engines:
 
     def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
         self._settings, self._beside = settings, beside
-        self._vetting = settings.vetting()
+        self._vetting = vetting_of(settings)
         self._structures: dict[Engine, Structures | None] = {}
         self._target: SelfDrafting | None = None
 
@@ -273,25 +271,18 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
+    from services.drafter.methods.ngram.chains import ChainLengths
     from services.drafter.methods.ngram.ngram import NgramDrafter
-    from services.drafter.methods.ngram.phrases import PhraseLimits, PhrasePool
-    from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
+    from services.drafter.methods.ngram.small_tree import SmallTrees
+    from services.drafter.methods.ngram.text_pool import PoolLimits, TextPool
     from services.engine.ngram_file import NO_FILE, load_ngrams, ngrams_path
 
-    limits = PhraseLimits(
-        # What follows a single token in other texts is anything.
-        min(max(settings.ngram_min, PHRASES_FROM), settings.ngram_max),
-        settings.ngram_max,
-        settings.phrase_length,
-        per_scope=settings.phrases_per_tenant,
-        capacity=settings.phrases,
-    )
-    pool = PhrasePool(limits)
     given = settings.ngrams not in (None, NO_FILE)
     file = load_ngrams(ngrams_path(settings.ngrams or "")) if given else None
     texts = TextPool(PoolLimits(settings.phrases_per_tenant, settings.phrases))
     small = SmallTrees(file, texts, settings.ngram_nodes)
-    return NgramDrafter(settings.ngram_min, settings.ngram_max, pool, _archive(settings), small)
+    lengths = ChainLengths(settings.ngram_min, settings.ngram_max, settings.phrase_length)
+    return NgramDrafter(lengths, _archive(settings), small)
 
 
 def _archive(settings: DrafterSettings) -> Archive | None:
@@ -343,5 +334,5 @@ def _informed(settings: DrafterSettings, drafters: Mapping[str, Drafter]) -> dic
     assert isinstance(model, ModelDrafter)
     awaited = settings.head_steps if name == "eagle" else 0
     rules = AheadRules(settings.ahead_rows, awaited=awaited)
-    both = InformedDrafter(ngram, model, rules, settings.lengthen, methods=("ngram", name))
+    both = InformedDrafter(ngram, model, rules, settings.lengthen, name=name)
     return {f"ngram,{name}": both}

@@ -143,13 +143,19 @@ class DrafterSettings(WorkerSettings):
         "to draft what follows them once; -1: it never does",
     )
     phrase_length: int = Field(
-        8, title="phrases", ge=1, le=64, description="most tokens of one phrase that `ngram` learns"
+        8,
+        title="phrases",
+        ge=1,
+        le=64,
+        description="most tokens that `ngram` copies of another text",
     )
     phrases_per_tenant: int = Field(
-        32_768, ge=1, description="phrases of one tenant's outputs that `ngram` remembers"
+        32_768, ge=1, description="tokens of one tenant's outputs that `ngram` remembers"
     )
     phrases: int = Field(
-        262_144, ge=1, description="phrases of all tenants that `ngram` remembers, ~0.4 KB each"
+        262_144,
+        ge=1,
+        description="tokens of all tenants' outputs that `ngram` remembers, ~0.2 KB each",
     )
     phrase_redis: str | None = Field(
         None,

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.contract.tree_handover import Handover
 from services.engine.port import KVCache
+from services.runtime.tree_handover import Handover
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.contract.random_keys import FMIX_1, FMIX_2, HALF_MASK, Stream, derive_key, folded
+from services.engine.random_keys import FMIX_1, FMIX_2, HALF_MASK, Stream, derive_key, folded
 
 __all__ = ["Stream", "derive_key"]
 

@@ -20,11 +20,11 @@ from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from services.contract.errors import BusyError
-from services.contract.formats import LIMITS, dead_end, grammar, named_in
 from services.contract.types import FormatMarker, ResponseFormat, TokenizerBundle
 from services.engine.marker import FreeText, Marker
 from services.engine.port import Engine
-from services.runtime.format_vetting import Vetted, Vetting
+from services.grammar.formats import LIMITS, dead_end, grammar, named_in
+from services.grammar.vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
 

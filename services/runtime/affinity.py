@@ -23,6 +23,13 @@ def keep_to(cpus: Collection[int]) -> None:
         raise StartError(f"cannot pin to cpus {sorted(cpus)}: {error}") from error
 
 
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 def give_way(niceness: int) -> None:
     """Lower (below 0: raise) this process's priority by so many steps of nice, at most 19.
 

@@ -19,6 +19,12 @@ def write_whole(setting: str, path: Path, text: str) -> None:
         raise StartError(f"{setting}: cannot write {path}: {error.strerror}") from error
 
 
+def write_line(path: Path, line: str) -> None:
+    """Tell scripts where a process serves; they never see half an address."""
+    with replacing(path) as scratch:
+        scratch.write_text(line + "\n")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to, which replaces it at the end.

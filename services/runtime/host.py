@@ -26,10 +26,11 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from services.contract.errors import NoWorker
-from services.contract.states import OnStates, StateRoom
+from services.contract.states import OnStates
 from services.contract.types import Progress, WorkerDescription
 from services.runtime.awake import AwakeClock
 from services.runtime.core_thread import CoreThread
+from services.runtime.state_room import StateRoom
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
 Kind = Literal["server", "unix", "sentinel", "cluster"]
@@ -39,7 +39,12 @@ _HOST = re.compile(
 _SERVICE = re.compile(r"[\w.\-:]{1,128}", re.ASCII)
 _SHOWN = re.compile(r"[\w+]{1,32}", re.ASCII)
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_CHOICES: dict[str, dict[str, Any]] = {
+    "ssl_cert_reqs": {"required": True, "none": False},
+    "ssl_check_hostname": {"true": True, "yes": True, "1": True}
+    | {"false": False, "no": False, "0": False},
+    "protocol": {"2": 2, "3": 3},
+}
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 _SENTINEL = ("sentinel_username", "sentinel_password", "sentinel_password_file")
 _LOGIN = ("username", "password", "password_file")
@@ -122,10 +127,10 @@ def parse(url: str) -> RedisUrl:
         service=service,
         db=db,
         login=_read_login(login, options),
-        sentinel_login=_sentinel_login(options),
+        sentinel_login=_read_login("", options, "sentinel_"),
         tls=_read_tls(options) if tls else None,
         client_name=options.get("client_name", ""),
-        protocol=_protocol(options),
+        protocol=_chosen(options, "protocol", None),
     )
 
 
@@ -220,53 +225,36 @@ def _read_db(text: str) -> int:
     return int(text)
 
 
-def _read_login(text: str, options: dict[str, str]) -> Login:
+def _read_login(text: str, options: dict[str, str], prefix: str = "") -> Login:
+    """From before the host (`text`), or from the options whose names begin with `prefix`."""
     user, _, password = text.partition(":")
     if (user and "username" in options) or (password and "password" in options):
         raise ValueError("user and password: before the host or as options, not both")
+    file = options.get(f"{prefix}password_file")
     login = Login(
-        _decoded("user", user) or options.get("username", ""),
-        _decoded("password", password) or options.get("password", ""),
-        Path(options["password_file"]) if "password_file" in options else None,
-    )
-    if login.username and not login.password and login.password_file is None:
-        raise ValueError("password: a user without one; write USER:PASSWORD@ or password_file=")
-    return _one_password(login, "password_file")
-
-
-def _sentinel_login(options: dict[str, str]) -> Login:
-    file = options.get("sentinel_password_file")
-    login = Login(
-        options.get("sentinel_username", ""),
-        options.get("sentinel_password", ""),
+        _decoded("user", user) or options.get(f"{prefix}username", ""),
+        _decoded("password", password) or options.get(f"{prefix}password", ""),
         Path(file) if file is not None else None,
     )
-    if login.username and not login.password and login.password_file is None:
-        raise ValueError("option 'sentinel_username': without a password")
-    return _one_password(login, "sentinel_password_file")
-
-
-def _one_password(login: Login, option: str) -> Login:
-    if login.password and login.password_file is not None:
-        raise ValueError(f"option {option!r}: the password is given, too")
+    if login.password and file is not None:
+        raise ValueError(f"option '{prefix}password_file': the password is given, too")
+    if login.username and not login.password and file is None:
+        raise ValueError(f"{prefix}username: without a password, or a {prefix}password_file")
     return login
 
 
 def _read_tls(options: dict[str, str]) -> Tls:
-    paths = [Path(options[name]) if name in options else None for name in _TLS[:3]]
-    ca, cert, key = paths
+    ca, cert, key = (Path(options[name]) if name in options else None for name in _TLS[:3])
     if (cert is None) != (key is None):
         raise ValueError("ssl_certfile and ssl_keyfile: the one needs the other")
-    verify = {"required": True, "none": False}.get(options.get("ssl_cert_reqs", "required"))
-    if verify is None:
-        raise ValueError("option 'ssl_cert_reqs': required or none")
-    check = _YES_OR_NO.get(options.get("ssl_check_hostname", "true").lower())
-    if check is None:
-        raise ValueError("option 'ssl_check_hostname': true or false")
-    return Tls(ca, cert, key, verify, check)
+    verify = _chosen(options, "ssl_cert_reqs", True)
+    return Tls(ca, cert, key, verify, _chosen(options, "ssl_check_hostname", True))
 
 
-def _protocol(options: dict[str, str]) -> int | None:
-    if options.get("protocol", "3") not in ("2", "3"):
-        raise ValueError("option 'protocol': 2 or 3")
-    return int(options["protocol"]) if "protocol" in options else None
+def _chosen(options: dict[str, str], name: str, default: Any) -> Any:
+    choices = _CHOICES[name]
+    if name not in options:
+        return default
+    if (chosen := options[name].lower()) not in choices:
+        raise ValueError(f"option {name!r}: one of {', '.join(choices)}")
+    return choices[chosen]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from services.contract.record_types import checked
 from services.contract.types import Progress, Role, WorkerDescription
 from services.runtime.presence import Presence, Roster
+from services.runtime.record_types import checked
 
 log = logging.getLogger(__name__)
 

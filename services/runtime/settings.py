@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.runtime.format_vetting import Bounds, Vetting
 from services.runtime.options import Numbers, Settings
 from services.runtime.registry import MOST_ZONE
 from services.runtime.serving import (
@@ -195,7 +194,3 @@ class WorkerSettings(ServingSettings):
         """Raise ValueError for a way to run models that the engine does not have."""
         if self.execution != "eager" and self.engine != "vllm":
             raise ValueError("execution: only --engine vllm has others than eager")
-
-    def vetting(self) -> Vetting:
-        """What compiles response formats first, in a process of its own."""
-        return Vetting(Bounds(self.form_seconds, self.form_memory_mb << 20), processes=1)

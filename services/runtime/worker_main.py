@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 
 from services.contract.types import Role
 from services.runtime import serving
 from services.runtime.affinity import keep_to
-from services.runtime.announcement import Announcement, AnnounceOptions, Entry
+from services.runtime.atomic_file import write_line
 from services.runtime.redis_client import checked_url
+from services.runtime.registry import Registration
 from services.runtime.serving import Health, Served
 from services.runtime.settings import WorkerSettings
 from services.runtime.telemetry import StepTracer, Telemetry
-
-
-def installed_version() -> str:
-    """Paceline's version."""
-    return version("paceline")
 
 
 @contextmanager
@@ -29,13 +24,11 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
     """
     serving.check_worker(settings.serving_options())
     telemetry = Telemetry.start(
-        f"paceline-{role.value}",
         role.value,
         settings.worker_id,
         metrics_port=settings.metrics_port,
         metrics_host=settings.metrics_host,
         metrics_tls=settings.metrics_contexts(),
-        version=installed_version(),
     )
     tracer = StepTracer(telemetry)
     try:
@@ -67,7 +60,7 @@ async def _serve(
     async with Health(options) as health:
         roles = await serving.loaded(load, stop)
         await health.started()
-        announcement = _announcement(settings, roles)
+        announcement = _Announcement(settings, roles)
         tracer.loop_lag.start()
         try:
             return await serving.serve_worker(
@@ -83,8 +76,32 @@ async def _serve(
             await announcement.withdraw()
 
 
-def _announcement(settings: WorkerSettings, roles: Sequence[Served]) -> Announcement:
-    options = AnnounceOptions(
-        settings.redis, settings.advertise, settings.ready_file, settings.zone
-    )
-    return Announcement(options, [Entry(role.description, role.host.progress) for role in roles])
+class _Announcement:
+    """Says that a worker serves: an entry in the registry for each role, and its ready file."""
+
+    def __init__(self, settings: WorkerSettings, roles: Sequence[Served]) -> None:
+        self._settings, self._roles = settings, roles
+        self._registrations: list[Registration] = []
+
+    async def publish(self, address: str) -> None:
+        """Called once requests are served at `address`. Raises StartError."""
+        settings = self._settings
+        if settings.redis is not None:
+            advertised = settings.advertise or address
+            for role in self._roles:
+                registration = Registration(
+                    settings.redis,
+                    role.description,
+                    advertised,
+                    role.host.progress,
+                    zone=settings.zone,
+                )
+                await registration.start()
+                self._registrations.append(registration)
+        if settings.ready_file is not None:
+            write_line(settings.ready_file, address)
+
+    async def withdraw(self, _address: str = "") -> None:
+        """No new sessions from now on; may be repeated."""
+        for registration in self._registrations:
+            await registration.stop()

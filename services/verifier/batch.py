@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.contract.step_records import StepEntry
 from services.engine.port import Segment
+from services.runtime.step_records import StepEntry
 from services.verifier.judging import Judged
-from services.verifier.session import Task, VerifySession
+from services.verifier.session import VerifySession
+from services.verifier.types import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A session reserves K/V for its text, a block and some tokens more, and then as m
 it grows. Where the budget holds no more, texts that ended go first; then the session opened
 last gives its K/V up, and is prefilled again when there is room. The one opened first never
 does, so something always goes on. Nobody waits while holding what another one waits for.
-Within a tenant priorities decide who counts as opened when (`services.contract.turns`).
+Within a tenant priorities decide who counts as opened when (`services.scheduling.turns`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Collection
 
 from services.contract.errors import Overloaded
-from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
 from services.engine.lending import Lending
 from services.engine.port import Engine, SharedText
+from services.scheduling.kv_reserve import SPARE_TOKENS, reserve_of
 from services.verifier.session import VerifySession, by_seniority
 
 _FORKS = "completions of "

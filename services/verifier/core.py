@@ -17,8 +17,6 @@ from typing import NamedTuple, TypeVar, assert_never
 from torch import Tensor
 
 from services.contract.errors import out_of_memory
-from services.contract.step_records import StepRecord
-from services.contract.turns import exchange
 from services.contract.types import (
     CloseVerify,
     FailureReason,
@@ -36,6 +34,8 @@ from services.contract.types import (
 )
 from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
+from services.runtime.step_records import StepRecord
+from services.scheduling.turns import exchange
 from services.verifier.batch import (
     Part,
     Step,
@@ -62,8 +62,9 @@ from services.verifier.refusals import (
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.scores import most_rows, prompt_scores, within
-from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession, by_seniority
+from services.verifier.session import MOST_QUEUED, VerifySession, by_seniority
 from services.verifier.states import StateTeller, after
+from services.verifier.types import Block, Key, Task
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
 PREFIX_SHARE = 0.5

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from services.contract.step_time import OUTLIER, StepTimeModel
+from services.scheduling.step_time import OUTLIER, StepTimeModel
 
 MOST_SHARE = 0.25
 """Of a step: more is not waited for it."""

@@ -25,8 +25,9 @@ from services.engine.sampling import (
     log_law,
 )
 from services.verifier.rules import Outcome, Proposed, Walk, judge, walk_rows
-from services.verifier.session import Task, VerifySession
+from services.verifier.session import VerifySession
 from services.verifier.trees import depths, paths
+from services.verifier.types import Task
 
 
 class BrokenLaw(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from services.contract.types import Role, VerifierCommand, VerifierEvent
@@ -10,11 +11,12 @@ from services.engine.lending import Lending
 from services.engine.port import Engine
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
+from services.grammar.vetting import vetting_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
-from services.runtime.worker_main import installed_version, run_worker, tracing
+from services.runtime.worker_main import run_worker, tracing
 from services.verifier.core import VerifierCore
 from services.verifier.measuring import measured
 from services.verifier.options import VerifierOptions
@@ -78,14 +80,14 @@ def make_host(
     drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
     `structures`: what it compiles with, too.
     """
-    structures = structures or structures_of(engine, settings.vetting())
+    structures = structures or structures_of(engine, vetting_of(settings))
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
         prefill_slowdown=settings.prefill_slowdown,
         gather_ms=settings.gather_ms,
         prefix_cache_tokens=settings.prefix_cache_tokens,
-        version=installed_version(),
+        version=version("paceline"),
         lending=lending,
         structures=structures,
         on_step=tracer.on_step("verifier") if tracer is not None else None,

@@ -14,8 +14,14 @@ import math
 import time
 from collections.abc import Callable
 
-from services.contract.step_time import StepTime
-from services.contract.types import SessionFailed, Verdict, VerifierEvent, Verify, VerifyMode
+from services.contract.types import (
+    SessionFailed,
+    StepTime,
+    Verdict,
+    VerifierEvent,
+    Verify,
+    VerifyMode,
+)
 from services.engine.port import Engine
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.contract.states import OnStates
-from services.contract.step_records import OnChoices, OnStep
 from services.engine.lending import Lending
 from services.engine.structure import Structures
+from services.runtime.step_records import OnChoices, OnStep
 
 
 @dataclass(frozen=True, slots=True)

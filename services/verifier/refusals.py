@@ -11,8 +11,6 @@ from itertools import chain
 from services.contract.errors import BusyError, out_of_memory
 from services.contract.sampling_checks import complaint
 from services.contract.states import MOST_LAYERS, sound
-from services.contract.tree_handover import EDGES
-from services.contract.turns import MOST
 from services.contract.types import (
     Allowance,
     DraftTree,
@@ -21,6 +19,8 @@ from services.contract.types import (
     Verify,
 )
 from services.engine.structure import Compiled, Matcher, StructureError, Structures
+from services.scheduling.tree_budget import EDGES
+from services.scheduling.turns import MOST
 from services.verifier.judging import NothingAllowed
 
 MOST_PRICES = 256

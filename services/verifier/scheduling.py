@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.contract.step_time import StepTimeModel
+from services.scheduling.step_time import StepTimeModel
 
 _FIRST_TOKENS = 64
 _FEWEST_TOKENS = 16

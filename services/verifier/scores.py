@@ -8,17 +8,14 @@ Few of them are in one step (`most_rows`), so that no [tokens, V] of a long prom
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from services.contract.types import LogprobRow, OpenVerify, PromptScores
+from services.contract.types import LogprobRow, PromptScores
 from services.engine.sampling import likeliest
-
-if TYPE_CHECKING:
-    from services.verifier.batch import Part
-    from services.verifier.session import VerifySession
+from services.verifier.batch import Part
+from services.verifier.session import VerifySession
 
 MOST_ROWS = 1024
 MOST_NUMBERS = 1 << 25
@@ -30,16 +27,6 @@ SLICE = 64
 def most_rows(vocab_size: int) -> int:
     """Rows of prompts that may have logits in one step."""
     return max(1, min(MOST_ROWS, MOST_NUMBERS // vocab_size))
-
-
-def first_scored(opening: OpenVerify) -> int:
-    """The first token of the prompt to tell of; the prompt's length: none.
-
-    What is committed came behind all that was asked for.
-    """
-    if opening.sampling.prompt_logprobs is None or opening.committed:
-        return len(opening.prompt)
-    return max(1, opening.score_from)
 
 
 def within(waiting: Sequence[VerifySession], shares: Sequence[int], rows: int) -> list[int]:

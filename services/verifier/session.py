@@ -28,62 +28,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.contract.turns import STEPS, Claim, exchange
-from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
+from services.contract.types import OpenVerify, TakenDraft, Verdict, Verify
 from services.engine.lending import Ahead, Offer
 from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
+from services.scheduling.turns import STEPS, Claim, exchange
 from services.verifier.gathering import Habit
-from services.verifier.scores import first_scored
-from services.verifier.states import Telling
 from services.verifier.trees import cut, shortened, without_first
+from services.verifier.types import Block, Key, Task, Telling
 
 KEPT_VERDICTS = 4
 MOST_QUEUED = 64
 """Blocks of one session that wait; an orchestrator sends a handful."""
-
-Key = tuple[int, str]
-"""(link number, session id)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A Verify command and when it arrived, in seconds of the worker's clock.
-
-    `taken`: what a block with an allowance took, once it did; the command's tree is that then.
-    """
-
-    command: Verify
-    arrived: float
-    taken: TakenDraft | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of a forward, as a rule."""
-        return 1 + len(self.command.tree)
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A block that fits: `tree` is what is left to verify after output[:base_len].
-
-    `nodes` maps the tree's indices to those of the command's tree.
-    """
-
-    block: Block
-    base_len: int
-    tree: DraftTree
-    nodes: tuple[int, ...]
-
-    @property
-    def always_emits(self) -> bool:
-        """Whether a token is emitted even after full acceptance."""
-        return self.block.command.want_bonus or len(self.tree) == 0
 
 
 class VerifySession:
@@ -119,7 +79,7 @@ class VerifySession:
         self.shared: SharedText | None = None
         """Its text in K/V, and what others may copy; None = it has no K/V."""
         self.text = [*opening.prompt, *opening.committed]
-        self.scored = first_scored(opening)
+        self.scored = _first_scored(opening)
         """Tokens of the prompt before it are told of, or were not asked for."""
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
@@ -184,7 +144,7 @@ class VerifySession:
     @property
     def most_cached(self) -> int:
         """Tokens of the prompt that need not be fed: none whose row is told of."""
-        first = first_scored(self.opening)
+        first = _first_scored(self.opening)
         return first - (first < len(self.opening.prompt))
 
     def forget_unscored(self) -> None:
@@ -393,6 +353,16 @@ class VerifySession:
 def by_seniority(sessions: Iterable[VerifySession]) -> list[VerifySession]:
     """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
     return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
+
+
+def _first_scored(opening: OpenVerify) -> int:
+    """The first token of the prompt to tell of; the prompt's length: none.
+
+    What is committed came behind all that was asked for.
+    """
+    if opening.sampling.prompt_logprobs is None or opening.committed:
+        return len(opening.prompt)
+    return max(1, opening.score_from)
 
 
 def _history(opening: OpenVerify) -> History | None:

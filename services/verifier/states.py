@@ -17,41 +17,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from services.contract.states import Fate, OnStates, StateRows, rows_a_message
-from services.contract.tree_handover import StateExchange
 from services.contract.types import States, Verdict
 from services.engine.port import Engine, Segment
+from services.runtime.tree_handover import StateExchange
+from services.verifier.batch import Part
 from services.verifier.description import states_of
-
-if TYPE_CHECKING:
-    from services.verifier.batch import Part
-    from services.verifier.judging import Decision, Judged
-    from services.verifier.session import VerifySession
+from services.verifier.judging import Decision, Judged
+from services.verifier.session import VerifySession
+from services.verifier.types import Telling
 
 _log = logging.getLogger(__name__)
 
 Emit = Callable[[int, States], None]
-
-
-@dataclass(slots=True)
-class Telling:
-    """What a session's drafter was told.
-
-    `told`: rows of so many tokens from the text's beginning on are told, held or nobody's any
-    more. `held`: the row [width] behind the text, where its logits are retained. `beside`: whether
-    the drafter in this process has had the session; None before the first verdict, when its
-    opening may be on the way.
-    """
-
-    told: int = 0
-    held: Tensor | None = None
-    beside: bool | None = None
 
 
 class StateTeller:

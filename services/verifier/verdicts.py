@@ -11,7 +11,8 @@ from services.contract.top_rows import MOST_ROWS, WIDTH, pack
 from services.contract.types import LogprobRow, Verdict, Verify
 from services.engine.sampling import likeliest
 from services.verifier.judging import Decision
-from services.verifier.session import Task, VerifySession
+from services.verifier.session import VerifySession
+from services.verifier.types import Task
 
 
 def decided(session: VerifySession, task: Task, decision: Decision) -> Verdict:

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from services.cluster.models import DEMO_HEAD
-from services.contract.formats import problem
 from services.contract.types import FormatKind, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Structures
+from services.grammar.formats import problem
 from testkit.chaos.forms import FORMS, MAX_TOKENS, MODEL_WAYS, Form, form_cases, ways_of
 from testkit.chaos.listener import Listener
 from testkit.chaos.run import departures, unlike_its_form

@@ -119,7 +119,7 @@ def test_a_tethered_child_ends_with_a_parent_that_was_killed(tmp_path):
     ready = tmp_path / "pid"
     grandchild = f"""
 import os, sys, time
-from services.cluster.tether import die_with
+from services.runtime.tether import die_with
 die_with(int(sys.argv[1]))
 open({str(ready)!r} + ".part", "w").write(str(os.getpid()))
 os.rename({str(ready)!r} + ".part", {str(ready)!r})
@@ -139,7 +139,7 @@ subprocess.Popen([sys.executable, "-c", {grandchild!r}, str(os.getpid())]).wait(
 
 
 def test_a_process_whose_parent_is_already_gone_does_not_start():
-    program = "from services.cluster.tether import die_with; die_with(1 << 30)"
+    program = "from services.runtime.tether import die_with; die_with(1 << 30)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode != 0
     assert "gone" in done.stderr

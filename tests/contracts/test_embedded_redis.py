@@ -52,13 +52,6 @@ def test_stop_leaves_nothing_behind_and_may_be_repeated():
         _ = server.url
 
 
-async def test_it_starts_and_stops_from_a_coroutine():
-    async with EmbeddedRedis() as server:
-        folder = folder_of(server)
-        assert server.pid is not None
-    assert not folder.exists()
-
-
 def test_a_restart_keeps_the_address():
     with EmbeddedRedis() as server:
         url, pid = server.url, server.pid

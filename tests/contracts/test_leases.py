@@ -16,28 +16,19 @@ from tests.waiting import until
 QUICK = StoreOptions(lease_ms=300)
 
 
-async def test_a_taken_over_owner_hears_it_without_a_write(backend):
-    stores = [await backend.store(QUICK), await backend.store(QUICK)]
-    zombie = await Owner.create(stores[0])
-    taken = await Owner.take(stores[1], "o2")
-    await until(lambda: zombie.refused)
-    assert isinstance(zombie.refused[0], Fenced)
-    assert taken.refused == []
+ENDINGS = {
+    "taken over": (lambda backend, other: other.acquire(KEY, "o2"), Fenced),
+    "aborted": (lambda backend, other: other.abort(KEY), SessionAborted),
+    "gone": (lambda backend, other: backend.client().flushall(), DataLoss),
+}
 
 
-async def test_an_abort_elsewhere_is_heard_without_a_write(backend):
-    stores = [await backend.store(QUICK), await backend.store(QUICK)]
-    owner = await Owner.create(stores[0])
-    await stores[1].abort(KEY)
-    await until(lambda: owner.refused)
-    assert isinstance(owner.refused[0], SessionAborted)
-
-
-async def test_a_session_that_is_gone_is_heard_of_without_a_write(backend):
+@pytest.mark.parametrize(("end", "error"), ENDINGS.values(), ids=ENDINGS)
+async def test_an_owner_hears_without_a_write_that_its_session_was(backend, end, error):
     owner = await Owner.create(await backend.store(QUICK))
-    await backend.client().flushall()
+    await end(backend, await backend.store(QUICK))
     await until(lambda: owner.refused)
-    assert isinstance(owner.refused[0], DataLoss)
+    assert isinstance(owner.refused[0], error)
 
 
 async def test_an_idle_owner_keeps_its_lease_and_its_session(backend):

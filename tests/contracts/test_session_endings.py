@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.session.ports import GivenUp, SessionKey
+from orchestrator.session.ports import GivenUp
 from orchestrator.store import StoreOptions
 from services.contract.errors import DataLoss, NotFound, SessionAborted, StoreError
 from services.contract.types import FinishReason, SessionStatus
@@ -150,18 +150,4 @@ async def test_the_end_starts_the_shorter_expiry(backend):
     store = await backend.store(StoreOptions(ttl_ms=60_000, finished_ttl_ms=100))
     await begun(store, 7)
     await store.finish(KEY, 1, 1, FinishReason.LENGTH)
-    await until(backend.empty)
-
-
-async def test_a_thousand_sessions_leave_no_key(backend):
-    store = await backend.store(StoreOptions(finished_ttl_ms=50))
-
-    async def live(number: int) -> None:
-        key = SessionKey("acme", f"s-{number}")
-        await store.create(key, NEW)
-        await store.commit(key, 1, 1, 0, [number], b"stats")
-        await store.finish(key, 1, 1, FinishReason.LENGTH)
-
-    # Without a real server each takes ten times as long, and leaves as much.
-    await asyncio.gather(*(live(number) for number in range(100 if backend.fake else 1000)))
     await until(backend.empty)

@@ -193,35 +193,38 @@ async def test_prefixes_keep_two_clusters_apart(backend):
 FIRST, SECOND, THIRD = (Call("reader", number) for number in (1, 2, 3))
 
 
-async def test_an_earlier_call_of_the_same_reader_is_refused_and_fences_nobody(store):
-    await store.create(KEY, NEW, FIRST)
-    assert (await store.acquire(KEY, "o2", THIRD)).term == 2
-    with pytest.raises(Fenced):
-        await store.acquire(KEY, "o3", SECOND)
-    stored = await store.get(KEY)
-    assert (stored.term, stored.owner) == (2, "o2")
+REFUSED = 0
+LATE: dict[str, tuple[Call, list[tuple[str, Call | None, int]]]] = {
+    "an earlier call of the same reader is refused and fences nobody": (
+        FIRST,
+        [("o2", THIRD, 2), ("o3", SECOND, REFUSED)],
+    ),
+    "a call repeated is served again": (FIRST, [("o2", FIRST, 2), ("o3", FIRST, 3)]),
+    "another reader takes over whatever its number and the first may come back": (
+        THIRD,
+        [("o2", Call("other", 1), 2), ("o1", Call("reader", 4), 3)],
+    ),
+    "an earlier call is refused also after another reader took over": (
+        FIRST,
+        [("o2", THIRD, 2), ("o1", Call("other", 1), 3), ("o3", SECOND, REFUSED)],
+    ),
+    "who does not say which call it is takes over as ever": (SECOND, [("o2", None, 2)]),
+}
+"""The call that made the session; who takes it over by which one, and in which term."""
 
 
-async def test_a_call_repeated_is_served_again(store):
-    await store.create(KEY, NEW, FIRST)
-    assert (await store.acquire(KEY, "o2", FIRST)).term == 2
-    assert (await store.acquire(KEY, "o3", FIRST)).term == 3
-
-
-async def test_another_reader_takes_over_whatever_its_number_and_the_first_may_come_back(store):
-    await store.create(KEY, NEW, THIRD)
-    assert (await store.acquire(KEY, "o2", Call("other", 1))).term == 2
-    assert (await store.acquire(KEY, "o1", Call("reader", 4))).term == 3
-
-
-async def test_an_earlier_call_is_refused_also_after_another_reader_took_over(store):
-    await store.create(KEY, NEW, FIRST)
-    await store.acquire(KEY, "o2", THIRD)
-    await store.acquire(KEY, "o1", Call("other", 1))
-    with pytest.raises(Fenced):
-        await store.acquire(KEY, "o3", SECOND)
-    stored = await store.get(KEY)
-    assert (stored.term, stored.owner) == (3, "o1")
+@pytest.mark.parametrize(("made", "taken"), LATE.values(), ids=LATE)
+async def test_of_calls_that_are_carried_out_late(store, made, taken):
+    await store.create(KEY, NEW, made)
+    for owner, call, term in taken:
+        if term is REFUSED:
+            before = await store.get(KEY)
+            with pytest.raises(Fenced):
+                await store.acquire(KEY, owner, call)
+            after = await store.get(KEY)
+            assert (after.term, after.owner) == (before.term, before.owner)
+        else:
+            assert (await store.acquire(KEY, owner, call)).term == term
 
 
 async def test_of_many_readers_the_latest_are_remembered(backend, store):
@@ -231,11 +234,6 @@ async def test_of_many_readers_the_latest_are_remembered(backend, store):
     assert len(await backend.client().hget(f"paceline:{{{KEY.name}}}:meta", "reader_calls")) < 400
     with pytest.raises(Fenced):
         await store.acquire(KEY, "o3", Call("reader-30", 1))
-
-
-async def test_who_does_not_say_which_call_it_is_takes_over_as_ever(store):
-    await store.create(KEY, NEW, SECOND)
-    assert (await store.acquire(KEY, "o2")).term == 2
 
 
 async def test_a_call_that_the_owner_serves_counts_like_one_that_took_over(store):

@@ -7,9 +7,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from orchestrator.session.ports import SessionKey
 from orchestrator.store import connect
-from services.contract.errors import DataLoss, NotFound, StartError
+from services.contract.errors import StartError
 from services.runtime.embedded_redis import EmbeddedRedis
 from tests.contracts.backends import KEY, NEW
 from tests.contracts.replicas import ask
@@ -28,15 +27,6 @@ async def refusal_of(url: str) -> str:
     assert "\n" not in message
     assert "hunter2" not in message
     return message
-
-
-async def test_a_started_store_serves(valkey):
-    store = await connect(valkey.url)
-    # The server is shared with other tests, which know nothing of this session.
-    key = SessionKey("acme", "started")
-    assert (await store.create(key, NEW)).created
-    await store.abort(key)
-    await store.close()
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
@@ -111,19 +101,6 @@ async def test_a_store_tells_whether_the_server_takes_writes(durable):
     # Connections, and scripts that the new process has to be taught.
     assert [await store.answers() for _ in range(8)][-1]
     await store.close()
-
-
-async def test_a_restart_that_lost_the_data_is_noticed():
-    with EmbeddedRedis() as server:
-        store = await connect(server.url)
-        await store.create(KEY, NEW)
-        server.restart()
-        with pytest.raises(DataLoss):
-            await store.commit(KEY, 1, 1, 0, [7])
-        with pytest.raises(NotFound):
-            await store.get(KEY)
-        assert (await store.create(KEY, NEW)).created
-        await store.close()
 
 
 async def tell(server: EmbeddedRedis, *command: str) -> None:

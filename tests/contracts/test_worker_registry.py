@@ -158,26 +158,6 @@ async def test_a_registry_that_refuses_is_one_clear_line():
         await Registration("redis://127.0.0.1:1", VERIFIER, "h:1").start()
 
 
-async def test_a_worker_ends_whose_heartbeat_loses_a_cancellation(backend):
-    worker, under_way, lost = registration(backend), asyncio.Event(), []
-    await worker.start()
-
-    async def beat(**_) -> None:
-        try:
-            under_way.set()
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            # As `asyncio.wait_for` of Python 3.11 does with the answer in its hands.
-            if lost:
-                raise
-            lost.append(1)
-
-    worker._beat = beat
-    await under_way.wait()
-    async with asyncio.timeout(30):
-        await worker.stop()
-
-
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
 

@@ -16,7 +16,7 @@ from orchestrator.core.pacing import (
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Share
 from orchestrator.core.pacing.plan import expected, make_plan
 from orchestrator.core.pacing.thompson import FIRST_PROBE
-from services.contract.step_time import StepTimeModel
+from services.scheduling.step_time import StepTimeModel
 from tests.core.pacing_world import Session
 from tests.core.test_pacing import observe, view
 

@@ -25,7 +25,7 @@ from orchestrator.core.pacing.marginal import (
 )
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 from orchestrator.core.pacing.thompson import FIRST_PROBE, LONGEST_PROBE
-from services.contract.tree_handover import believed, worth_most
+from services.scheduling.tree_budget import believed, worth_most
 
 STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.pacing import Decision, FinishedRound, Send, Thompson, View, Wait
 from orchestrator.core.pacing import make_policy as make
-from services.contract.step_time import StepTimeModel
+from services.scheduling.step_time import StepTimeModel
 from tests.core.pacing_world import Acceptance, Costs, Session
 
 ROUNDS = 200

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.core.pacing import Chained, Experience, Fallback, Levels, Marginal, Thompson
 from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.steps import MOST_ROWS, NOT_TOLD, Steps, told_by
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from tests.core.test_pacing_marginal import count, outcome
 
 MEASURED = (1, 2, 4, 8, 16)

@@ -17,9 +17,9 @@ from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
 from services.contract import types as t
 from services.contract.top_rows import pack
-from services.contract.tree_handover import Handover
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.runtime.tree_handover import Handover
 from tests.tries import tries
 
 Target = Callable[[Sequence[int]], int]

@@ -20,9 +20,9 @@ from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
 from orchestrator.core.pacing.steps import Steps
 from orchestrator.core.state import Phase, SessionConfig, State
 from services.contract import types as t
-from services.contract.tree_handover import Handover
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.runtime.tree_handover import Handover
 from services.verifier.trees import shortened
 from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
 from tests.tries import tries

@@ -1,4 +1,4 @@
-"""Every table of a page is a table, and the index of the documentation lists all of it."""
+"""Every table of a page is a table, and the index of the documentation names all of it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -71,12 +71,10 @@ def test_the_index_begins_with_who_reads_and_names_pages_for_them():
     assert [row[0] for row in rows if len(links(row[1:2])) != 1] == []
 
 
-def test_the_index_lists_every_page_once_in_the_order_of_their_names():
-    _, *rows = tables(INDEX.read_text("utf-8"))[1]
-    assert [links(row[:1]) for row in rows] == [
-        [page.name] for page in sorted(DOCS.glob("*.md")) if page != INDEX
-    ]
-    assert all(row[1] for row in rows)
+def test_the_index_names_every_page_once():
+    _, *rows = tables(INDEX.read_text("utf-8"))[0]
+    named = [link for row in rows for link in links(row) if "/" not in link]
+    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if page != INDEX)
 
 
 @pytest.mark.parametrize(

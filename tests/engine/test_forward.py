@@ -36,27 +36,6 @@ def test_chunked_prefill_equals_one_pass(arch, engine, chunk):
     torch.testing.assert_close(torch.cat(rows), stock_logits(arch, text), **CLOSE)
 
 
-def test_a_long_prompt_and_decoding_neighbours_do_not_disturb_each_other(arch, engine):
-    short, long = random_text(6), random_text(40, seed=1)
-    a, b = engine.new_cache(64), engine.new_cache(64)
-    feed(engine, a, short[:4])
-    first, rows = engine.forward([Segment(a, short[4:5]), Segment(b, long[:25])])
-    second, rest = engine.forward([Segment(a, short[5:6]), Segment(b, long[25:])])
-    expected = stock_logits(arch, short)
-    torch.testing.assert_close(torch.cat((first, second)), expected[4:6], **CLOSE)
-    torch.testing.assert_close(torch.cat((rows, rest)), stock_logits(arch, long), **CLOSE)
-
-
-def test_a_rollback_keeps_the_prefix(arch, engine):
-    text, wrong = random_text(24), random_text(9, seed=3)
-    cache = engine.new_cache(64)
-    feed(engine, cache, text[:15])
-    feed(engine, cache, wrong)
-    cache.rollback(13)
-    rows = feed(engine, cache, text[13:])
-    torch.testing.assert_close(rows, stock_logits(arch, text)[13:], **CLOSE)
-
-
 def test_logits_are_float32(llama):
     cache = llama.new_cache(4)
     assert feed(llama, cache, [5]).dtype is torch.float32
@@ -79,12 +58,6 @@ def test_a_bad_segment_changes_nothing(llama, segment, message):
     with pytest.raises(ValueError, match=message):
         llama.forward([Segment(good, [1, 2]), Segment(bad, **segment)])
     assert good.length == bad.length == 0
-
-
-def test_one_cache_cannot_be_fed_twice_in_a_step(llama):
-    cache = llama.new_cache(8)
-    with pytest.raises(ValueError, match="share a cache"):
-        llama.forward([Segment(cache, [1]), Segment(cache, [2])])
 
 
 def test_a_position_beyond_the_context_is_refused(llama):

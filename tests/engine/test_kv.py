@@ -1,46 +1,16 @@
-"""Caches: budget, growth, branches, and no trace of what was rolled back."""
+"""Caches: budget, pages, and what is left where memory ends; `port_suite` has their moves."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from services.contract.errors import Overloaded
 from services.engine.native import pages
 from services.engine.native.pages import PAGE
 from tests.engine import conftest as kit
 from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
-from tests.tries import tries
-
-TEXTS = st.lists(st.integers(3, 319), min_size=1, max_size=9)
-STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1, max_size=8)
-
-
-@pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
-@tries(12)
-@given(steps=STEPS)
-def test_kv_after_any_commits_and_rollbacks_equals_a_fresh_prefill(arch, steps):
-    engine = kit.engine_of(arch)
-    cache, text = engine.new_cache(128), []
-    for tokens, undo, as_tree in steps:
-        if as_tree and len(tokens) > 2:
-            # The second token is a sibling of the first and is never kept.
-            parents = [-1, -1, 0, *range(2, len(tokens) - 1)]
-            feed(engine, cache, tokens, parents=parents)
-            cache.keep_path(len(text), [0, *range(2, len(tokens))])
-            text += [tokens[0], *tokens[2:]]
-        else:
-            feed(engine, cache, tokens)
-            text += tokens
-        text = text[: max(0, len(text) - undo)]
-        cache.rollback(len(text))
-    probe = feed(engine, cache, [7, 8])
-    torch.testing.assert_close(probe, stock_logits(arch, [*text, 7, 8])[-2:], **CLOSE)
-    cache.free()
-    assert engine.kv_tokens_used == 0
+from tests.engine.port_suite import MemoryEnds
 
 
 def test_growth_copies_nothing_and_takes_a_page_at_a_time(llama):
@@ -61,34 +31,6 @@ def test_a_rollback_copies_nothing(llama):
     cache.rollback(3)
     feed(llama, cache, random_text(4))
     assert cache._memory.pages == before
-
-
-def test_a_fork_has_the_same_content_and_its_own_future(arch, engine):
-    text, left, right = random_text(14), random_text(6, seed=1), random_text(6, seed=2)
-    trunk = engine.new_cache(64)
-    feed(engine, trunk, text)
-    branch = trunk.fork(32)
-    assert engine.kv_tokens_used == 96
-    lefts = [feed(engine, trunk, left[:3])]
-    rights = [feed(engine, branch, right)]
-    lefts.append(feed(engine, trunk, left[3:]))
-    torch.testing.assert_close(torch.cat(lefts), stock_logits(arch, text + left)[-6:], **CLOSE)
-    torch.testing.assert_close(torch.cat(rights), stock_logits(arch, text + right)[-6:], **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("act", "why"),
-    [
-        (lambda cache: cache.rollback(-1), "cannot roll back"),
-        (lambda cache: cache.rollback(6), "cannot roll back"),
-        (lambda cache: cache.fork(4), "cannot reserve only 4"),
-    ],
-)
-def test_what_a_text_of_five_tokens_does_not_allow_is_refused(llama, act, why):
-    cache = llama.new_cache(8)
-    feed(llama, cache, random_text(5))
-    with pytest.raises(ValueError, match=why):
-        act(cache)
 
 
 @pytest.fixture
@@ -126,37 +68,11 @@ def test_a_cache_reserves_at_least_one_token(small):
         small.new_cache(0)
 
 
-def test_a_failing_forward_changes_no_cache(small, monkeypatch):
-    cache = small.new_cache(50)
-    feed(small, cache, [4, 5])
-    monkeypatch.setattr(small, "_run", lambda layout: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        feed(small, cache, [6])
-    assert cache.length == 2
-    monkeypatch.undo()
-    rows = feed(small, cache, [7])
-    torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7])[-1:], **CLOSE)
-
-
-class NoMemory(TorchDispatchMode):
-    """Call number `at` of torch and those after it find no memory."""
-
-    def __init__(self, at):
-        super().__init__()
-        self.left = at
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.left -= 1
-        if self.left < 0:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return func(*args, **(kwargs or {}))
-
-
 def failures(act):
     """Do it with the first call of torch failing, with the second, and so on until none does."""
     for at in range(10_000):
         try:
-            with NoMemory(at):
+            with MemoryEnds(at):
                 act()
         except torch.OutOfMemoryError:
             yield at

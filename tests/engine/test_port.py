@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -18,30 +19,28 @@ from tests.synthetic.kit import FakeTime, spec
 from tests.vllm.blocks_of_tokens import BlocksOfTokens
 
 
-def native() -> Engine:
-    told = ModelSpec("llama", kv_capacity_tokens=CAPACITY, max_context=CONTEXT)
-    return NativeEngine.from_model(model_of("llama"), spec=told, check=False)
-
-
-def batch_invariant(dtype: str) -> Engine:
-    """Ours, whose rows must be equal to the bit in any company."""
-    told = ModelSpec(
-        "llama",
-        dtype,
-        kv_capacity_tokens=CAPACITY,
-        max_context=CONTEXT,
-        batch_invariant=True,
-    )
-    model = copy.deepcopy(model_of("llama")).to(getattr(torch, dtype))
+def ours(arch: str, dtype: str = "float32", **spec: Any) -> Engine:
+    told = ModelSpec(arch, dtype, kv_capacity_tokens=CAPACITY, max_context=CONTEXT, **spec)
+    model = copy.deepcopy(model_of(arch)).to(getattr(torch, dtype))
     return NativeEngine.from_model(model, spec=told, check=False)
 
 
+def native() -> Engine:
+    return ours("llama")
+
+
+def native_with_windows() -> Engine:
+    """Layers that see 12 tokens, and layers that see all of them."""
+    return ours("gemma3_text")
+
+
 def batch_invariant_float32() -> Engine:
-    return batch_invariant("float32")
+    """Rows must be equal to the bit in any company."""
+    return ours("llama", batch_invariant=True)
 
 
 def batch_invariant_bfloat16() -> Engine:
-    return batch_invariant("bfloat16")
+    return ours("llama", "bfloat16", batch_invariant=True)
 
 
 def synthetic() -> Engine:
@@ -63,6 +62,7 @@ def blocks_of_tokens() -> Engine:
 
 ENGINES: list[Callable[[], Engine]] = [
     native,
+    native_with_windows,
     batch_invariant_float32,
     batch_invariant_bfloat16,
     synthetic,

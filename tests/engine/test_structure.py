@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contract.formats import MOST_CHARACTERS, problem
 from services.contract.types import FormatKind, FormatMarker, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures
+from services.grammar.formats import MOST_CHARACTERS, problem
 from tests.answers import answer_schema, is_answer
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.tries import tries

@@ -1,4 +1,4 @@
-"""Token trees: each node sees its own path; a path is kept, the rest forgotten."""
+"""Token trees: each node sees its own path, on every architecture; `port_suite` has the rest."""
 
 from __future__ import annotations
 
@@ -44,21 +44,11 @@ def test_what_an_open_tree_does_not_allow_is_refused_and_changes_nothing(llama, 
     feed(llama, cache, [3])
 
 
-def test_a_tree_and_a_chain_share_a_step(arch, engine):
-    text, other = random_text(14), random_text(20, seed=2)
-    a, b = engine.new_cache(64), engine.new_cache(64)
-    feed(engine, a, text)
-    tree, chain = engine.forward([Segment(a, TOKENS, PARENTS), Segment(b, other)])
-    expected = stock_logits(arch, text + [TOKENS[n] for n in path_to(6)])[-1]
-    torch.testing.assert_close(tree[6], expected, **CLOSE)
-    torch.testing.assert_close(chain, stock_logits(arch, other), **CLOSE)
-
-
 # --- trees that grow -----------------------------------------------------------------
 
 LEVELS = [[0, 1, 8], [2, 3, 4], [5, 7], [6]]
 ORDER = [node for level in LEVELS for node in level]
-STEPS = [[ORDER], LEVELS]
+STEPS = [[ORDER], LEVELS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]]
 PLACE = {-1: -1} | {node: place for place, node in enumerate(ORDER)}
 
 
@@ -68,7 +58,9 @@ def grow(cache, base, nodes):
     return Segment(cache, [TOKENS[node] for node in nodes], parents, base=base)
 
 
-@pytest.mark.parametrize("steps", [*STEPS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]])
+@pytest.mark.parametrize(
+    "steps", [[ORDER], LEVELS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]]
+)
 @pytest.mark.parametrize("context", [0, 1, 14])
 def test_every_node_sees_its_ancestors_only_in_whatever_steps_its_tree_grows(
     arch, engine, context, steps
@@ -81,72 +73,6 @@ def test_every_node_sees_its_ancestors_only_in_whatever_steps_its_tree_grows(
     for node, row in zip(ORDER, torch.cat(rows), strict=True):
         branch = [TOKENS[n] for n in path_to(node)]
         torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
-
-
-def test_trees_of_several_sessions_grow_in_one_step_beside_a_chain(arch, engine):
-    texts = [random_text(3), random_text(14), random_text(20)]
-    caches = [engine.new_cache(64) for _ in texts]
-    engine.forward([Segment(*pair) for pair in zip(caches, texts, strict=True)])
-    engine.forward([grow(caches[0], 3, LEVELS[0]), grow(caches[1], 14, ORDER[:5])])
-    early, late, chain = engine.forward(
-        [
-            grow(caches[0], 3, LEVELS[1]),
-            grow(caches[1], 14, ORDER[5:]),
-            Segment(caches[2], TOKENS[:1]),
-        ]
-    )
-    for text, nodes, rows in ((texts[0], LEVELS[1], early), (texts[1], ORDER[5:], late)):
-        for node, row in zip(nodes, rows, strict=True):
-            branch = [TOKENS[n] for n in path_to(node)]
-            torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
-    torch.testing.assert_close(chain, stock_logits(arch, texts[2] + TOKENS[:1])[-1:], **CLOSE)
-
-
-@pytest.mark.parametrize("steps", STEPS, ids=["at once", "grown"])
-@pytest.mark.parametrize("path", [[], [1], [0, 2, 5, 6], [0, 3], [1, 4, 7], [8]])
-def test_a_kept_path_is_as_good_as_a_chain(arch, engine, path, steps):
-    text, more = random_text(14), random_text(5, seed=9)
-    cache = engine.new_cache(64)
-    feed(engine, cache, text)
-    for nodes in steps:
-        engine.forward([grow(cache, 14, nodes)])
-    cache.keep_path(14, [PLACE[node] for node in path])
-    assert cache.length == 14 + len(path)
-    rows = feed(engine, cache, more)
-    whole = text + [TOKENS[n] for n in path] + more
-    torch.testing.assert_close(rows, stock_logits(arch, whole)[-5:], **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("path", "below"),
-    [([], ORDER), ([0], [2, 3, 5, 6]), ([0, 2], [5, 6]), ([1], [4, 7]), ([8], [])],
-)
-def test_the_branch_below_a_kept_path_goes_on_growing(arch, engine, path, below):
-    text = random_text(14)
-    cache = engine.new_cache(64)
-    feed(engine, cache, text)
-    for nodes in LEVELS:
-        engine.forward([grow(cache, 14, nodes)])
-    cache.keep_branch(14, [PLACE[node] for node in path])
-    base = 14 + len(path)
-    assert cache.length == base + len(below)
-    rows = feed(engine, cache, [7] * (len(below) + 1), parents=range(-1, len(below)), base=base)
-    for node, row in zip([*path[-1:], *below] if path else [-1, *below], rows, strict=True):
-        branch = [TOKENS[n] for n in path_to(node)]
-        torch.testing.assert_close(row, stock_logits(arch, [*text, *branch, 7])[-1], **CLOSE)
-
-
-def test_a_fork_of_a_growing_tree_grows_by_itself(arch, engine):
-    text = random_text(14)
-    cache = engine.new_cache(64)
-    feed(engine, cache, text)
-    engine.forward([grow(cache, 14, LEVELS[0])])
-    branch = cache.fork(64)
-    engine.forward([grow(cache, 14, LEVELS[1])])
-    [rows] = engine.forward([grow(branch, 14, [2])])
-    expected = stock_logits(arch, text + [TOKENS[n] for n in path_to(2)])[-1]
-    torch.testing.assert_close(rows[0], expected, **CLOSE)
-    assert (cache.length, branch.length) == (20, 18)
 
 
 def test_a_chain_in_the_cache_may_become_a_tree(llama):

@@ -11,7 +11,7 @@ from paceline.v1 import verifier_pb2
 
 from services.contract import types as t
 from services.contract import wire
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter

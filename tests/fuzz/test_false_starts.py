@@ -8,7 +8,7 @@ import pytest
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract import types as t
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from services.contract.wire import tokenizer as tokenizer_wire
 from tests.fuzz import liars
 from tests.waiting import until

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import time
 import urllib.error
@@ -70,11 +69,6 @@ class Gateway:
         """The OpenAI client, which shows every error at once."""
         usual = {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
         return openai.OpenAI(base_url=self.url, **usual | options)
-
-    def kill(self) -> None:
-        """As a machine that is gone: nothing is said to anybody."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=60)
 
 
 @contextmanager

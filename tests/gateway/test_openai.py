@@ -103,44 +103,6 @@ def test_a_chat_streams_the_text_of_our_own_api_piece_by_piece(up, front, client
     assert usage.prompt_tokens == expected.usage.prompt_tokens
 
 
-def test_a_stop_string_cuts_the_text_alike_in_streams_and_whole(up, front, client):
-    text = ours(up, lambda client: client.generate(PROMPT, **PLAIN, **LETTERS)).text
-    stop = text[8:11]
-    asked = {"model": front.model, "prompt": PROMPT, "stop": stop, **PLAIN, "extra_body": LETTERS}
-    whole = client.completions.create(**asked).choices[0]
-    streamed = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
-    assert whole.text == "".join(part.text for part in streamed) == text[: text.index(stop)]
-    assert [whole.finish_reason, streamed[-1].finish_reason] == ["stop", "stop"]
-
-
-def test_several_completions_have_their_indices_and_the_seeds_that_follow(up, front, client):
-    warm: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "regex": "[a-h]{2,60}"}
-    expected = ours(up, lambda client: client.generate(PROMPT, n=4, seed=5, **warm))
-    texts = [one.text for one in expected]
-    extra = {"regex": warm.pop("regex")}
-    done = client.completions.create(
-        model=front.model, prompt=PROMPT, n=4, seed=5, **warm, extra_body=extra
-    )
-    assert {one.index: one.text for one in done.choices} == dict(enumerate(texts))
-    # Of unlike length: they do not end in the order in which they are numbered.
-    assert sorted(texts, key=len) != texts
-
-
-def test_log_probabilities_are_those_of_our_own_api(up, front, client):
-    params = {**PLAIN, "max_tokens": 5}
-    expected = ours(up, lambda client: client.generate(messages=CHAT, logprobs=2, **params))
-    done = client.chat.completions.create(
-        model=front.model, messages=CHAT, logprobs=True, top_logprobs=2, **params
-    )
-    rows = done.choices[0].logprobs.content
-    assert [row.logprob for row in rows] == pytest.approx(
-        [row.logprob for row in expected.logprobs], abs=1e-3
-    )
-    assert [[top.logprob for top in row.top_logprobs] for row in rows] == [
-        pytest.approx(list(row.top_logprobs), abs=1e-3) for row in expected.logprobs
-    ]
-
-
 def test_a_json_schema_is_kept_to(front, client):
     done = client.chat.completions.create(
         model=front.model,
@@ -264,26 +226,4 @@ def test_a_stream_that_is_closed_early_frees_what_it_held(up, front, client):
     with client.completions.create(model=front.model, prompt=PROMPT, stream=True, **LONG) as stream:
         next(stream)
         wait_until(lambda: held(up)[0])
-    wait_until(lambda: held(up) == (0, 0, 0))
-
-
-def test_a_gateway_that_is_killed_loses_its_own_streams_alone(up, front, client, tmp_path):
-    with gateway(up.address, tmp_path / "log") as other, other.client() as theirs:
-        kept = client.completions.create(
-            model=front.model,
-            prompt=PROMPT,
-            stream=True,
-            stream_options={"include_usage": True},
-            **LONG | {"max_tokens": 150},
-        )
-        first = [next(kept)]
-        lost = theirs.completions.create(model=other.model, prompt=PROMPT, stream=True, **LONG)
-        first.append(next(lost))
-        other.kill()
-        assert all(chunk.choices[0].finish_reason is None for chunk in first)
-        with pytest.raises(openai.APIConnectionError):
-            list(lost)
-        rest = list(kept)
-    [usage] = [chunk.usage for chunk in rest if chunk.usage]
-    assert usage.completion_tokens == 150
     wait_until(lambda: held(up) == (0, 0, 0))

@@ -213,17 +213,37 @@ async def start_beside(
     name: str = "v1", arch: str = "llama", riding: bool = True, **options: Any
 ) -> tuple[Worker, Worker]:
     """A verifier that drafts, too, by `skip` and `lookahead`: the worker, once for each role."""
-    loaded, thread, lending = looking_ahead(arch, **options), CoreThread(), Lending()
+    loaded, lending = looking_ahead(arch, **options), Lending()
     drafters: dict[str, Any] = {
         "skip": SkipDrafter(loaded, SKIPPED, Exit(0.3), borrowing=Borrowing(lending, loaded)),
         "lookahead": LookaheadDrafter(loaded, borrowing=Borrowing(lending, loaded), riding=riding),
         "ngram": NgramDrafter(),
     }
-    judging = VerifierOptions(lending=lending)
-    judge: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name, options=judging),
-        thread=thread,
-    )
+    return await serve_beside(loaded, drafters, lending, name)
+
+
+async def serve_beside(
+    loaded: NativeEngine,
+    drafters: dict[str, Any],
+    lending: Lending,
+    name: str = "v1",
+    heard: Callable[[Any], None] = lambda event: None,
+) -> tuple[Worker, Worker]:
+    """A verifier and these methods in one process: the worker, once for each role.
+
+    `heard`: is given what the verifier says.
+    """
+
+    def judging(emit: Emit) -> VerifierCore:
+        def tell(link: int, event: Any) -> None:
+            heard(event)
+            emit(link, event)
+
+        options = VerifierOptions(lending=lending)
+        return VerifierCore(loaded, emit=tell, worker_id=name, options=options)
+
+    thread = CoreThread()
+    judge: WorkerHost[Any, Any] = WorkerHost(judging, thread=thread)
     drafts: WorkerHost[Any, Any] = WorkerHost(
         lambda emit: DrafterCore(
             drafters, emit=emit, worker_id=f"{name}-drafter", handover=lending.handover
@@ -295,7 +315,7 @@ async def orchestrator(
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
         known = await pool.ready(60)
         await pool.settle(60)
-        telemetry = Telemetry.start("test", role="orchestrator")
+        telemetry = Telemetry.start("orchestrator")
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
         if not options.get("fallback"):

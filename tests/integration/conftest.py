@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.runtime.format_vetting import Bounds
+from services.grammar.vetting import Bounds
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,24 @@ from paceline import EMPTY_HASH, extend_hash
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator.frontdoor.grpc.decoding import incoming
+from orchestrator.session.ports import SessionKey
 from tests.integration.cluster import PROMPT, Cluster, cluster
 from tests.waiting import until
+
+
+async def leave_in_the_store(
+    running: Cluster, name: str, tokens: Sequence[int], **sampling: Any
+) -> SessionKey:
+    """A session that an orchestrator began, stored these tokens of, and left."""
+    values = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **sampling}
+    asked = incoming(
+        pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values))
+    )
+    key, spec = SessionKey("default", name), await running.inference._resolve(asked)
+    await running.store.create(key, running.inference._record(asked, spec))
+    await running.store.commit(key, 1, 1, 0, tokens)
+    return key
 
 
 @dataclass

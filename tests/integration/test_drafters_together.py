@@ -44,16 +44,6 @@ async def test_a_session_of_several_methods_goes_to_a_drafter_that_runs_them_all
         assert {stats.drafter for stats in run.rounds if stats.drafter} == {"both"}
 
 
-async def test_methods_of_different_drafters_are_refused_with_those_that_go_together():
-    drafters = [await start_drafter("a"), await start_drafter("b", methods=("ngram",))]
-    async with cluster([await start_verifier()], drafters) as running:
-        with pytest.raises(InvalidArgument, match="one drafter runs together: model, ngram"):
-            await greedy(running, method="ngram,model")
-        with pytest.raises(InvalidArgument, match=r"one of: .*model.*, or several"):
-            await greedy(running, method="ngram,magic")
-        assert running.inference.active_sessions == 0
-
-
 @pytest.mark.parametrize("rule", ["standard", "block"])
 async def test_under_rejection_copies_and_draws_are_judged_together(rule):
     drafters = [await start_drafter(methods=("model", "ngram"))]
@@ -165,14 +155,6 @@ async def test_lengthened_drafts_give_the_same_text_greedy_and_coupled():
         assert noisy.token_ids == alone.token_ids
         texts.append(noisy.token_ids)
     assert texts[0] == texts[1]
-
-
-async def test_trees_of_several_methods_give_the_same_text():
-    drafters = [await start_drafter("both", seed=3, methods=("model", "ngram"))]
-    async with cluster([await start_verifier()], drafters) as running:
-        run = await greedy(running, method="ngram,model", num_candidates=2)
-    assert list(run.token_ids) == plain(PROMPT, TOKENS)
-    assert run.speculation.num_draft_tokens > 0
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])

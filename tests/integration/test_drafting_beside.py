@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.contract import tree_handover as handover
-from services.contract.tree_handover import Handover
+from services.runtime import tree_handover as handover
+from services.runtime.tree_handover import Handover
 from tests.integration.cluster import (
     PROMPT,
     cluster,

@@ -14,7 +14,6 @@ from tests.integration.cluster import (
     plain,
     start_drafter,
     start_verifier,
-    target,
 )
 from tests.models import tiny_tokenizer
 
@@ -185,21 +184,3 @@ async def test_the_text_is_the_decoded_tokens_and_the_chunks_joined():
     assert all("".join(chunk.pieces) == chunk.text for chunk in chunks)
     assert [len(chunk.origins) for chunk in chunks] == [len(c.token_ids) for c in chunks]
     assert sum(s.emitted_tokens for chunk in chunks for s in chunk.rounds) == len(tokens)
-
-
-async def test_logprobs_are_those_of_the_raw_law():
-    import torch
-
-    async with cluster([await start_verifier()], [await start_drafter(seed=3)]) as running:
-        run = await running.client.generate(
-            PROMPT, temperature=0.7, top_k=5, seed=1, max_tokens=12, ignore_eos=True, logprobs=3
-        )
-    ids = tiny_tokenizer().encode(PROMPT) + list(run.token_ids)
-    with torch.no_grad():
-        rows = torch.log_softmax(target()(torch.tensor([ids])).logits[0].float(), dim=-1)
-    first = len(ids) - len(run.token_ids) - 1
-    for index, entry in enumerate(run.logprobs):
-        row = rows[first + index]
-        assert entry.token_id == run.token_ids[index]
-        assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-3)
-        assert entry.top_token_ids == tuple(torch.topk(row, 3).indices.tolist())

@@ -6,7 +6,6 @@ The head is random, so that it is seldom right: most verdicts reject, and anchor
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +25,7 @@ from services.engine.lending import Lending
 from services.engine.native import NativeEngine
 from services.engine.port import Capability
 from services.engine.spec import ModelSpec
-from services.runtime.core_thread import CoreThread
-from services.runtime.host import WorkerHost
-from services.runtime.serving import Served
 from services.verifier.core import VerifierCore
-from services.verifier.options import VerifierOptions
 from tests.engine.eagle import kit
 from tests.integration.cluster import (
     PATIENT,
@@ -38,7 +33,7 @@ from tests.integration.cluster import (
     cluster,
     engine,
     plain,
-    serve,
+    serve_beside,
     start_core,
     start_verifier,
     target,
@@ -66,7 +61,7 @@ def head(request, tmp_path_factory):
 
 def methods(head) -> dict[str, Any]:
     eagle, ngram = EagleDrafter(head), NgramDrafter()
-    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), methods=("ngram", "eagle"))
+    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), name="eagle")
     return {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
 
 
@@ -76,22 +71,8 @@ async def elsewhere(head):
 
 async def beside(head):
     """A verifier in whose process the head is."""
-    loaded, thread, lending = engine(), CoreThread(), Lending()
-    judging = VerifierOptions(lending=lending)
-    judge: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id="v1", options=judging),
-        thread=thread,
-    )
-    drafts: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: DrafterCore(
-            methods(head), emit=emit, worker_id="v1-drafter", handover=lending.handover
-        ),
-        thread=thread,
-    )
-    worker = await serve(
-        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
-    )
-    return [worker], [replace(worker, host=drafts)]
+    judge, drafts = await serve_beside(engine(), methods(head), Lending())
+    return [judge], [drafts]
 
 
 @pytest.mark.parametrize("site", [elsewhere, beside])
@@ -184,7 +165,7 @@ class Noting(EagleDrafter):
 
 def noting(head) -> tuple[Noting, dict[str, Any]]:
     eagle, ngram = Noting(head), NgramDrafter()
-    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), methods=("ngram", "eagle"))
+    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), name="eagle")
     return eagle, {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
 
 

@@ -1,32 +1,25 @@
 """Hidden states of the target at its drafter: those of transformers, for the text that came out."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
 from orchestrator.core.state import Limits
 from services.contract.states import StateShape
-from services.contract.types import States, Verdict
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.lending import Lending
-from services.runtime.core_thread import CoreThread
-from services.runtime.host import WorkerHost
-from services.runtime.serving import Served
 from services.verifier.core import VerifierCore
-from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
     engine,
-    plain,
-    serve,
+    serve_beside,
     start_core,
-    start_worker,
     target,
 )
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
@@ -34,7 +27,6 @@ from tests.models import tiny_tokenizer
 from tests.waiting import until
 
 LAYERS = (0, 1)
-LONG = " ".join([PROMPT] * 12)
 
 
 @dataclass
@@ -42,10 +34,8 @@ class Heard:
     """What a drafter was given of one session, by position, each row as often as it came."""
 
     rows: dict[int, torch.Tensor] = field(default_factory=dict)
-    times: int = 0
 
     def take(self, position: int, rows: torch.Tensor) -> None:
-        self.times += 1
         for number, row in enumerate(rows, position):
             self.rows[number] = row
 
@@ -89,20 +79,19 @@ def model(seed=0):
     return Listening(ModelDrafter(engine("llama", seed)))
 
 
-async def verifier(name="v1", **options):
+async def verifier():
     loaded = engine()
-    made = VerifierOptions(**options)
-    return await start_core(VerifierCore, loaded, name, loaded.bundle, options=made)
+    return await start_core(VerifierCore, loaded, "v1", loaded.bundle)
 
 
 async def drafter(method, name="d1"):
     return await start_core(DrafterCore, {"eagle": method}, name)
 
 
-async def text_of(running, prompt=PROMPT, ask=greedy, **more):
-    run = await ask(running, prompt=prompt, method="eagle", **more)
+async def text_of(running, ask=greedy, **more):
+    run = await ask(running, method="eagle", **more)
     assert run.speculation.num_draft_tokens > 0
-    return [*tiny_tokenizer().encode(prompt), *run.token_ids]
+    return [*tiny_tokenizer().encode(PROMPT), *run.token_ids]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -132,27 +121,6 @@ async def test_blocks_that_extend_others_tell_them_once():
         method.only.check(text)
 
 
-async def test_a_long_prompt_comes_in_chunks():
-    method = model()
-    judge = await verifier(max_step_tokens=32, target_step_ms=1.0)
-    async with cluster([judge], [await drafter(method)], PATIENT) as running:
-        text = await text_of(running, prompt=LONG)
-        heard = method.only
-        heard.check(text)
-        assert heard.times > TOKENS / 8 + 2
-
-
-async def test_of_what_was_cached_nothing_comes():
-    method = model()
-    async with cluster([await verifier()], [await drafter(method)], PATIENT) as running:
-        (await text_of(running, prompt=LONG), method.only)
-        text = await text_of(running, prompt=LONG)
-        heard = method.only
-        first = min(heard.rows)
-        assert first >= 16
-        heard.check(text, first)
-
-
 async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
     methods = model(3), model(3)
     workers = [await drafter(method, f"d{number}") for number, method in enumerate(methods)]
@@ -171,27 +139,9 @@ async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
 
 @pytest.mark.parametrize("ask", [{}, {"ask": coupled, "rejection_sample_method": "standard"}])
 async def test_beside_its_verifier_a_drafter_hears_them_and_the_wire_carries_none(ask):
-    loaded, thread, lending = engine(), CoreThread(), Lending()
-    method, wire = Listening(NgramDrafter()), []
-    judge = WorkerHost(
-        lambda emit: VerifierCore(
-            loaded,
-            emit=lambda link, event: (wire.append(event), emit(link, event)),
-            worker_id="v1",
-            options=VerifierOptions(lending=lending),
-        ),
-        thread=thread,
-    )
-    drafts = WorkerHost(
-        lambda emit: DrafterCore(
-            {"eagle": method}, emit=emit, worker_id="d1", handover=lending.handover
-        ),
-        thread=thread,
-    )
-    worker = await serve(
-        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
-    )
-    async with cluster([worker], [replace(worker, host=drafts)], PATIENT) as running:
+    lending, method, wire = Lending(), Listening(NgramDrafter()), []
+    judge, drafts = await serve_beside(engine(), {"eagle": method}, lending, heard=wire.append)
+    async with cluster([judge], [drafts], PATIENT) as running:
         text = await text_of(running, logit_bias={7: 100.0}, **ask)
         method.only.check(text)
     assert not any(getattr(event, "states", b"") for event in wire)
@@ -210,34 +160,3 @@ async def test_a_drafter_that_no_verifier_can_serve_is_left_alone_and_the_text_c
             assert run.speculation.num_draft_tokens == 0
     assert method.heard == {}
     assert caplog.text.count("no verifier tells them") == 1
-
-
-LIES = {
-    "cut short": lambda event: event._replace(states=event.states[:-1]),
-    "too many": lambda event: event._replace(states=event.states * 3),
-    "of no epoch": lambda event: event._replace(epoch=event.epoch + isinstance(event, States)),
-    "of no place": lambda event: (
-        event._replace(position=1 << 31) if isinstance(event, States) else event
-    ),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-async def test_states_that_cannot_be_cost_no_session(lie):
-    loaded, method = engine(), model()
-
-    def told(emit):
-        def tell(link, event):
-            carries = isinstance(event, States | Verdict) and event.states
-            emit(link, LIES[lie](event) if carries else event)
-
-        return VerifierCore(loaded, emit=tell, worker_id="liar")
-
-    judge = await start_worker(told, loaded.bundle)
-    async with cluster([judge], [await drafter(method)], PATIENT) as running:
-        run = await greedy(running, method="eagle")
-    assert list(run.token_ids) == plain(PROMPT, TOKENS)
-    assert run.speculation.num_draft_tokens > 0
-    first = len(tiny_tokenizer().encode(PROMPT)) - 1
-    heard = method.only.rows if method.heard else {}
-    assert all(position >= first for position in heard), "nothing of the prompt"

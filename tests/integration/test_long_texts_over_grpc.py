@@ -8,13 +8,12 @@ import pytest
 from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import incoming
-from orchestrator.session.ports import SessionKey
 from orchestrator.session.tenants import DEFAULT_TENANT
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
-from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
-from tests.integration.known import known_front, known_verifier, read, request, stub, text
+from tests.integration.cluster import PATIENT, Cluster, cluster
+from tests.integration.front_door import leave_in_the_store
+from tests.integration.known import known_verifier, stub
 from tests.waiting import until
 
 TOKENS = 30_000
@@ -27,12 +26,9 @@ async def kept(running: Cluster, name: str, tokens: int = TOKENS, *, ended: bool
         "the large verifier checks what the small drafter wrote ahead, "
     )
     whole = list(ids * (tokens // len(ids) + 1))[:tokens]
-    sampling = pb.SamplingParams(max_tokens=tokens + 1, stop=["never said"], ignore_eos=True)
-    asked = pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=sampling)
-    spec = await running.inference._resolve(incoming(asked))
-    key = SessionKey("default", name)
-    await running.store.create(key, running.inference._record(incoming(asked), spec))
-    for index in range(10):
+    asked = {"max_tokens": tokens + 1, "stop": ["never said"], "temperature": 1.0}
+    key = await leave_in_the_store(running, name, whole[: tokens // 10], **asked)
+    for index in range(1, 10):
         part = slice(index * tokens // 10, (index + 1) * tokens // 10)
         await running.store.commit(key, 1, index + 1, part.start, whole[part])
     if ended:
@@ -123,41 +119,3 @@ async def test_readers_of_what_has_ended_are_bounded_and_told_when_to_come_back(
         leaving.cancel()
     assert (await served.client.resume("s", 0)).token_ids == tuple(whole)
     await until(lambda: not texts.readers)
-
-
-async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logprobs():
-    options = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True, "logprobs": 3}
-    async with cluster([await start_verifier()], [], PATIENT, logprobs_kept=8) as running:
-        reading = running.client.generate(PROMPT, request_id="s", **options)
-        taken = 0
-        async for event in reading:
-            taken += len(event.token_ids) if isinstance(event, Chunk) else 0
-            if taken > 30:
-                late = [event async for event in running.client.resume("s", 0)]
-                break
-        await reading.aclose()
-    chunks = [event for event in late if isinstance(event, Chunk)]
-    assert not chunks[0].logprobs
-    assert chunks[-1].logprobs
-    for chunk in chunks:
-        assert len(chunk.logprobs) in (0, len(chunk.token_ids))
-    assert sum(len(chunk.token_ids) for chunk in chunks) == 60
-
-
-async def test_logprobs_of_all_sessions_have_one_bound():
-    async with known_front(5.0, logprobs_memory=30_000) as (_, front):
-        first = front.Generate(asking(1, 100))
-        await first.read()
-        more, never = [await read(front.Generate(asking(seed, seed * 50))) for seed in (2, 4)]
-        assert (await read(front.Generate(request(4, 5)))).tokens == text(4, 5)
-        first.cancel()
-    assert (more.code, more.reason) == (BUSY, "OVERLOADED")
-    assert more.retry_after
-    assert never.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "sampling.logprobs" in never.message
-
-
-def asking(seed: int, tokens: int) -> pb.GenerateRequest:
-    asked = request(seed, tokens)
-    asked.sampling.logprobs = 20
-    return asked

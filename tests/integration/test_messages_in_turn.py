@@ -90,32 +90,6 @@ async def test_a_call_that_ends_without_a_request_is_refused(channel):
     assert (ended.code, ended.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "PROTOCOL_ERROR")
 
 
-async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, monkeypatch):
-    monkeypatch.setattr(intake, "PATIENCE", 600.0)
-    at_work = most = 0
-    looked, all_are_there = running.inference.request_threads.read, asyncio.Event()
-
-    async def look(size, act):
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        try:
-            await all_are_there.wait()
-            await asyncio.sleep(0.05)
-            return await looked(size, act)
-        finally:
-            at_work -= 1
-
-    monkeypatch.setattr(running.inference.request_threads, "read", look)
-    async with stub(running.address) as front:
-        calls = [read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8)]
-        ends = asyncio.gather(*calls)
-        await until(lambda: running.door.streams.total == 8 and at_work == AT_ONCE)
-        all_are_there.set()
-        assert [end.tokens for end in await ends] == [text(1, 5)] * 8
-    assert most == AT_ONCE
-
-
 async def test_a_session_whose_request_was_large_holds_up_no_other(running, monkeypatch):
     monkeypatch.setattr(intake, "PATIENCE", 600.0)
     async with stub(running.address) as front, asyncio.timeout(60):

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 from collections import Counter
 
 import grpc
@@ -22,7 +21,6 @@ from tests.integration.known import (
     known_front,
     known_verifier,
     read,
-    refused,
     request,
     stub,
     text,
@@ -199,38 +197,3 @@ async def test_a_stream_that_nobody_reads_ends_at_last_and_can_be_resumed():
                 break
         await until(lambda: not running.door.streams.total)
     assert said == text(6, TOKENS)
-
-
-@pytest.fixture
-def held_tokenizing(monkeypatch):
-    """Long prompts are tokenized once this is set."""
-    go_on = threading.Event()
-    build_spec = orchestrator.frontdoor.inference.build_spec
-
-    def held(asked, tokenizer, model):
-        if len(asked.prompt) >= orchestrator.frontdoor.long_requests.LONG:
-            assert go_on.wait(120)
-        return build_spec(asked, tokenizer, model)
-
-    monkeypatch.setattr("orchestrator.frontdoor.inference.build_spec", held)
-    yield go_on
-    go_on.set()
-
-
-async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
-    monkeypatch.setattr("orchestrator.frontdoor.long_requests.MOST_WAITING", 2)
-    async with known_front() as (_, front):
-        prompts = [request(n, 5, prompt="a" * 60_000) for n in range(12)]
-        asked = [asyncio.ensure_future(read(front.Generate(prompt))) for prompt in prompts]
-        await until(lambda: sum(answer.done() for answer in asked) == 10)
-        short = await read(front.Generate(request(99, 5)))
-        held_tokenizing.set()
-        ends = await asyncio.gather(*asked)
-        unknown = await refused(front.GetSession(pb.GetSessionRequest(session_id="none")))
-    assert Counter(end.code for end in ends) == {None: 2, grpc.StatusCode.RESOURCE_EXHAUSTED: 10}
-    assert all(end.retry_after for end in ends if end.complete is None)
-    assert [end.tokens for n, end in enumerate(ends) if end.complete] == [
-        text(n, 5) for n, end in enumerate(ends) if end.complete
-    ]
-    assert short.tokens == text(99, 5)
-    assert unknown.code is grpc.StatusCode.NOT_FOUND

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from paceline import InvalidArgument, Method
+from paceline import Method
 
 from orchestrator.recorder.meters import Meters
 from services.contract.types import ResolvedSampling, SparseRow
@@ -24,7 +24,6 @@ from tests.integration.plain_reckoning import (
     rules_of,
     start_near_drafter,
 )
-from tests.models import VOCAB_SIZE
 from tests.proof.goodness_of_fit import ALARM, uniform
 
 STOPS = (5, 17, 40, 77, 101, 150, 200, 222, 260, 300)
@@ -229,40 +228,6 @@ async def test_a_cut_prompt_is_answered_as_its_end_alone_and_counted_so():
 
 
 # --- bad input --------------------------------------------------------------------
-
-STANDARD_TREES = {"num_candidates": 3, "rejection_sample_method": "standard"}
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"min_tokens": 33, "max_tokens": 32}, "sampling.min_tokens"),
-    ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"sampling.logit_bias[{VOCAB_SIZE}]"),
-    ({"logit_bias": {3: 101.0}}, "sampling.logit_bias[3]"),
-    ({"logprobs": 21}, "sampling.logprobs"),
-    ({"allowed_token_ids": [VOCAB_SIZE]}, "sampling.allowed_token_ids[0]"),
-    ({"bad_words": [" "]}, "sampling.bad_words[0]"),
-    ({"priority": 101}, "priority"),
-    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-    ({"min_p": 1.5}, "sampling.min_p"),
-    ({"frequency_penalty": 2.5}, "sampling.frequency_penalty"),
-    ({"presence_penalty": float("nan")}, "sampling.presence_penalty"),
-    ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
-    ({"num_candidates": 0}, "speculation.num_candidates"),
-    ({"method": "magic"}, "speculation.method"),
-    ({"method": "ngram,magic"}, "speculation.method"),
-    ({"method": "ngram,ngram"}, "speculation.method"),
-    ({**STANDARD_TREES, "method": "ngram,model"}, "speculation.rejection_sample_method"),
-    ({**STANDARD_TREES, "method": "ngram"}, "speculation.rejection_sample_method"),
-    (STANDARD_TREES | {"rejection_sample_method": "block"}, "speculation.rejection_sample_method"),
-]
-
-
-async def test_a_parameter_that_cannot_be_is_refused_by_name():
-    named = []
-    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
-        for options, _ in REFUSED:
-            with pytest.raises(InvalidArgument) as refused:
-                await generate(live, **options)
-            named.append([violation.field for violation in refused.value.violations])
-        assert live.inference.active_sessions == 0
-    assert named == [[field] for _, field in REFUSED]
 
 
 async def test_a_bad_q_costs_speed_alone_and_is_counted(monkeypatch):

@@ -13,16 +13,13 @@ from paceline import (
     InvalidArgument,
     PromptLogprobs,
     Started,
-    Unavailable,
 )
 
 from services.contract.types import Role
-from services.engine.native import NativeEngine
 from services.verifier import scores as verifier_scores
 from tests.integration.cluster import (
     PROMPT,
     cluster,
-    orchestrator,
     start_drafter,
     start_verifier,
     target,
@@ -77,15 +74,6 @@ async def test_texts_are_scored_as_transformers_scores_them():
                 check(score, *reckoned(context, word), top=3)
 
 
-async def test_token_ids_are_scored_as_they_are():
-    before, behind = reckoned(CONTEXT, WORDS[0])
-    async with served() as one:
-        found = await one.client.score(tokens=before, continuations=[behind, behind[:1]])
-        assert found.context_tokens == len(before)
-        check(found.scores[0], before, behind)
-        check(found.scores[1], before, behind[:1])
-
-
 async def test_a_greedy_output_is_known_as_one():
     async with served() as one:
         text = tiny_tokenizer().encode(PROMPT)
@@ -94,21 +82,6 @@ async def test_a_greedy_output_is_known_as_one():
         other = [*ids[:-1], (ids[-1] + 1) % 300]
         found = await one.client.score(tokens=text, continuations=[ids, other])
         assert [score.is_greedy for score in found.scores] == [True, False]
-
-
-async def test_continuations_share_the_prefill_of_their_context(monkeypatch):
-    fed, forward = [], NativeEngine.forward
-
-    def counted(self, segments, *rest):
-        fed.append(sum(len(one.token_ids) for one in segments))
-        return forward(self, segments, *rest)
-
-    context = tiny_tokenizer().encode(CONTEXT * 3)
-    async with served() as one:
-        monkeypatch.setattr(NativeEngine, "forward", counted)
-        words = [[5, 6, token] for token in range(20)]
-        await one.client.score(tokens=context, continuations=words)
-        assert sum(fed) < len(context) + 20 * 20
 
 
 async def test_prompt_logprobs_come_before_the_output_whatever_is_cached(monkeypatch):
@@ -134,31 +107,6 @@ async def test_prompt_logprobs_come_before_the_output_whatever_is_cached(monkeyp
             done = await one.client.generate(CONTEXT, **asked)
             assert done.token_ids == plain.token_ids
             assert list(done.prompt_logprobs) == told
-
-
-async def test_scores_and_sessions_go_on_side_by_side():
-    async with served() as one:
-        plain = await one.client.generate(PROMPT, max_tokens=30, temperature=0.0)
-        calls = [one.client.score(CONTEXT, WORDS) for _ in range(6)]
-        output, *found = await asyncio.gather(
-            one.client.generate(PROMPT, max_tokens=30, temperature=0.0).result(), *calls
-        )
-        assert output.token_ids == plain.token_ids
-        sums = [[score.logprob for score in scored.scores] for scored in found]
-        assert all(each == pytest.approx(sums[0], abs=1e-4) for each in sums)
-
-
-async def test_another_verifier_scores_what_a_lost_one_left(monkeypatch):
-    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
-    workers = [await start_verifier("v1"), await start_verifier("v2")]
-    async with cluster(workers, []) as one:
-        call = asyncio.ensure_future(one.client.score(CONTEXT * 4, WORDS * 5))
-        await until(lambda: any(_sessions(one).values()))
-        [busy] = [number for number, sessions in enumerate(_sessions(one).values()) if sessions]
-        await workers[busy].kill()
-        found = await call
-        for score, word in zip(found.scores, WORDS * 5, strict=True):
-            check(score, *reckoned(CONTEXT * 4, word))
 
 
 def _sessions(one):
@@ -212,16 +160,6 @@ async def test_a_verifier_that_cannot_score_is_asked_for_none(monkeypatch):
         assert (await one.client.generate("the", max_tokens=2)).token_ids
 
 
-async def test_an_orchestrator_that_stops_sends_scores_elsewhere(monkeypatch):
-    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
-    async with served() as one:
-        call = asyncio.ensure_future(one.client.score(CONTEXT * 8, WORDS * 20))
-        await until(lambda: any(_sessions(one).values()))
-        await one.inference.drain(1.0)
-        with pytest.raises(Unavailable):
-            await call
-
-
 async def test_the_example_for_lm_eval_gives_its_answers(monkeypatch):
     stubs = {name: ModuleType(name) for name in ("lm_eval", "lm_eval.api.model", "lm_eval.tasks")}
     stubs["lm_eval.api.model"].LM = object
@@ -251,20 +189,3 @@ async def test_the_example_for_lm_eval_gives_its_answers(monkeypatch):
 def _sum(before, behind):
     rows = laws(before + behind)[len(before) - 1 : -1]
     return rows.gather(-1, torch.tensor([behind]).T).sum().item()
-
-
-async def test_a_restored_session_tells_its_prompt_only_while_nothing_is_committed():
-    asked = {"temperature": 0.0, "prompt_logprobs": 1, "ignore_eos": True}
-    async with cluster([await start_verifier()], []) as one:
-        made = one.client.generate(CONTEXT, max_tokens=400, request_id="s", **asked)
-        async for event in made:
-            if isinstance(event, Chunk):
-                break
-        async with orchestrator("o2", one.redis, one.verifiers, []) as two:
-            stream = two.client.resume("s")
-            seen = []
-            async for event in stream:
-                seen.append(type(event))
-                if len(seen) > 4:
-                    break
-            assert PromptLogprobs not in seen

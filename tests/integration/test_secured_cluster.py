@@ -1,6 +1,5 @@
 """A whole cluster behind certificates and a token says what a plain one says."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline import Client
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
@@ -106,18 +104,3 @@ async def test_links_that_break_come_back_with_the_certificates_of_that_moment(a
         run = await running.client.generate(PROMPT, **GREEDY)
         assert list(run.token_ids) == plain(PROMPT, 24)
         assert await link_of(running.verifiers[0].address, other.issue("c")) is grpc.StatusCode.OK
-
-
-async def test_a_worker_is_probed_without_tls_while_its_links_need_it(authority, tmp_path):
-    probe = tmp_path / "health"
-    worker = ServingOptions(
-        tls=authority.issue("worker"), health_address="127.0.0.1:0", health_file=probe, grace=2.0
-    )
-    verifier = await start_verifier(serving=worker)
-    async with open_channel(probe.read_text().strip()) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=60)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    verifier.stop.set()
-    async with asyncio.timeout(60):
-        assert await verifier.task == 0

@@ -7,7 +7,6 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import StoreOptions
 from services.contract.types import Role
@@ -20,7 +19,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import behind_a_door
+from tests.integration.front_door import behind_a_door, leave_in_the_store
 from tests.waiting import until
 
 OK = grpc.StatusCode.OK
@@ -81,15 +80,7 @@ async def test_a_session_that_nobody_resumed_is_gone_after_its_time_and_leaves_n
 
 async def stored_as(running: Cluster, name: str, **fields: bytes) -> None:
     """A session of ten tokens whose owner died, with some fields of its record overwritten."""
-    request = pb.GenerateRequest(
-        request_id=name,
-        prompt=PROMPT,
-        sampling=pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
-    )
-    key = SessionKey("default", name)
-    spec = await running.inference._resolve(incoming(request))
-    await running.store.create(key, running.inference._record(incoming(request), spec))
-    await running.store.commit(key, 1, 1, 0, plain(PROMPT, 10))
+    await leave_in_the_store(running, name, plain(PROMPT, 10))
     client = open_client(running.redis.url)
     if fields:
         await client.hset(f"paceline:{{default/{name}}}:meta", mapping=dict(fields))

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import random
 
-import grpc
 import psutil
 import pytest
 from paceline import (
@@ -20,13 +19,9 @@ from paceline import (
     SessionStatus,
     Started,
 )
-from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.state import Limits
-from orchestrator.frontdoor.grpc.decoding import incoming
-from orchestrator.session.ports import SessionKey
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
-from tests.integration.known import stub
+from tests.integration.front_door import leave_in_the_store
 from tests.models import tiny_tokenizer
 from tests.waiting import until
 
@@ -60,13 +55,6 @@ async def _collect(stream) -> list[int]:
     return [one async for event in stream if isinstance(event, Chunk) for one in event.token_ids]
 
 
-async def test_the_same_id_with_other_content_is_refused():
-    async with cluster([await start_verifier()], []) as running:
-        await running.client.generate(PROMPT, request_id="same", **GREEDY)
-        with pytest.raises(AlreadyExists):
-            await running.client.generate(PROMPT + "!", request_id="same", **GREEDY)
-
-
 async def test_a_conversation_with_tools_is_the_prompt_that_transformers_makes_of_it():
     tool = {"type": "function", "function": {"name": "tell", "parameters": {"type": "object"}}}
     call = {"id": "c1", "type": "function", "function": {"name": "tell", "arguments": {"n": 1}}}
@@ -92,27 +80,6 @@ async def test_a_conversation_with_tools_is_the_prompt_that_transformers_makes_o
             await running.client.generate(**asked | {"tools": [tool] * 2}, temperature=0.0)
 
 
-async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
-    limits = Limits(detach_grace=0.05)
-    options = {**GREEDY, "max_tokens": 300}
-    async with cluster([await start_verifier()], [], limits=limits) as running:
-        tokens: list[int] = []
-        async with stub(running.address) as front:
-            sampling = pb.SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
-            request = pb.GenerateRequest(request_id="left", prompt=PROMPT, sampling=sampling)
-            call = front.Generate(request)
-            async for event in call:
-                tokens += event.chunk.token_ids
-                if len(tokens) > 5:
-                    break
-            call.cancel()
-        await until(lambda: running.inference.active_sessions == 0)
-        assert (await running.client.get_session("left")).status is SessionStatus.PAUSED
-        await until(lambda: all(not own.host.progress().sessions for own in running.verifiers))
-        rest = await running.client.resume("left", len(tokens))
-    assert tokens + list(rest.token_ids) == plain(PROMPT, options["max_tokens"])
-
-
 async def test_an_abort_ends_the_stream_and_frees_the_workers():
     async with cluster([await start_verifier()], [await start_drafter()]) as running:
         events = []
@@ -128,18 +95,6 @@ async def test_an_abort_ends_the_stream_and_frees_the_workers():
         await until(lambda: not any(w.host.progress().sessions for w in workers))
         with pytest.raises(FailedPrecondition):
             await running.client.resume("gone", 0)
-
-
-async def test_the_python_client_aborts_what_its_caller_gives_up():
-    async with cluster([await start_verifier()], []) as running:
-        stream = running.client.generate(PROMPT, request_id="up", **{**GREEDY, "max_tokens": 400})
-        task = asyncio.create_task(_collect(stream))
-        await until(lambda: running.inference.active_sessions == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: running.inference.active_sessions == 0)
-        assert (await running.client.get_session("up")).status is SessionStatus.ABORTED
 
 
 async def test_stop_strings_stop_tokens_and_eos_end_the_output():
@@ -160,87 +115,48 @@ async def test_stop_strings_stop_tokens_and_eos_end_the_output():
     assert whole.finish_reason is FinishReason.LENGTH
 
 
-BLOCK_TREES = {"num_candidates": 3, "rejection_sample_method": "block"}
 BAD = [
     ({"prompt": ""}, "prompt"),
-    ({"tokens": []}, "tokens"),
     ({"tokens": [1, 320]}, "tokens.ids[1]"),
-    ({"tokens": [5] * 600}, "tokens"),
     ({"temperature": float("nan")}, "sampling.temperature"),
-    ({"temperature": -0.5}, "sampling.temperature"),
-    ({"top_p": 0.0}, "sampling.top_p"),
-    ({"top_p": 1.5}, "sampling.top_p"),
-    ({"max_tokens": 0}, "sampling.max_tokens"),
-    ({"max_tokens": 100_000}, "sampling.max_tokens"),
-    ({"model": "unknown"}, "model"),
-    ({"method": "magic"}, "speculation.method"),
-    ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
-    ({"messages": [{"role": "user"}], "tools": [[]]}, "conversation.tools[0].json"),
-    ({"min_p": 1.1}, "sampling.min_p"),
-    ({"frequency_penalty": 3.0}, "sampling.frequency_penalty"),
-    ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
     ({"max_tokens": 5, "min_tokens": 6}, "sampling.min_tokens"),
     ({"logit_bias": {320: 1.0}}, "sampling.logit_bias[320]"),
-    ({"logit_bias": {3: float("nan")}}, "sampling.logit_bias[3]"),
-    ({"logprobs": 21}, "sampling.logprobs"),
+    ({"model": "unknown"}, "model"),
+    ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
+    ({"messages": [{"role": "user"}], "tools": [[]]}, "conversation.tools[0].json"),
     ({"num_candidates": 3}, "speculation.num_candidates"),
-    (BLOCK_TREES, "speculation.rejection_sample_method"),
 ]
+"""Of each part of a request one or two: tests/orchestrator/test_requests_refused.py has all."""
 
 
-async def test_a_bad_request_names_its_field_and_creates_nothing(bad_input_cluster):
-    running = bad_input_cluster
+async def test_a_bad_request_names_its_field_and_creates_nothing():
     named = []
-    for options, _ in BAD:
-        given = {"tokens", "messages", "prompt"} & set(options)
-        with pytest.raises(InvalidArgument) as refused:
-            await running.client.generate(
-                request_id="bad", **(options if given else {"prompt": PROMPT, **options})
-            )
-        named.append([violation.field for violation in refused.value.violations])
-        with pytest.raises(NotFound):
-            await running.client.get_session("bad")
-    assert named == [[field] for _, field in BAD]
-    assert running.inference.active_sessions == 0
-
-
-@pytest.fixture
-async def bad_input_cluster():
     async with cluster([await start_verifier()], []) as running:
-        yield running
-
-
-async def test_no_input_at_all_is_refused(bad_input_cluster):
-    async with stub(bad_input_cluster.address) as front:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await front.Generate(pb.GenerateRequest()).read()
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "input" in refused.value.details()
-
-
-async def refuses_a_second(running, first, second):
-    """While the first session is open; with a time to come back in, and before any work."""
-    stream = running.client.generate(PROMPT, request_id="first", **first)
-    async for event in stream:
-        if isinstance(event, Started):
-            with pytest.raises(ResourceExhausted) as refused:
-                await running.client.generate(PROMPT, request_id="second", **second)
-            assert refused.value.retry_after > 0
-            break
-    with pytest.raises(NotFound):
-        await running.client.get_session("second")
-
-
-async def test_too_many_sessions_are_refused_before_any_work():
-    async with cluster([await start_verifier()], [], max_sessions=1) as running:
-        await refuses_a_second(running, {**GREEDY, "max_tokens": 400}, GREEDY)
+        for options, _ in BAD:
+            given = {"tokens", "messages", "prompt"} & set(options)
+            with pytest.raises(InvalidArgument) as refused:
+                await running.client.generate(
+                    request_id="bad", **(options if given else {"prompt": PROMPT, **options})
+                )
+            named.append([violation.field for violation in refused.value.violations])
+            with pytest.raises(NotFound):
+                await running.client.get_session("bad")
+        assert running.inference.active_sessions == 0
+    assert named == [[field] for _, field in BAD]
 
 
 async def test_tokens_in_flight_beyond_the_limit_are_refused_before_any_work():
     # The prompt and what may be generated count; the first session takes most of it.
     async with cluster([await start_verifier()], [], max_tokens_in_flight=500) as running:
         options = {**GREEDY, "max_tokens": 350}
-        await refuses_a_second(running, options, options)
+        async for event in running.client.generate(PROMPT, **options):
+            if isinstance(event, Started):
+                with pytest.raises(ResourceExhausted) as refused:
+                    await running.client.generate(PROMPT, request_id="second", **options)
+                assert refused.value.retry_after > 0
+                break
+        with pytest.raises(NotFound):
+            await running.client.get_session("second")
         with pytest.raises(InvalidArgument, match="max_tokens"):
             await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 499})
 
@@ -256,49 +172,23 @@ async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculat
     assert list(full.token_ids) == plain(PROMPT, 95 - prompt)
 
 
-async def test_a_burst_of_requests_is_served_up_to_the_limit_and_refused_beyond():
-    async with cluster([await start_verifier()], [], max_sessions=2) as running:
-        burst = [running.client.generate(PROMPT, **GREEDY) for _ in range(6)]
-        ends = await asyncio.gather(*(_text_of(stream) for stream in burst), return_exceptions=True)
-    refused = [end for end in ends if isinstance(end, ResourceExhausted)]
-    served = [end for end in ends if not isinstance(end, Exception)]
-    assert (len(served), len(refused)) == (2, 4)
-    assert {tuple(tokens) for tokens in served} == {tuple(plain(PROMPT, 40))}
-
-
-async def _text_of(stream) -> tuple[int, ...]:
-    return (await stream).token_ids
-
-
 async def test_two_resumes_at_once_of_a_paused_session_share_one_owner():
     async with cluster([await start_verifier()], []) as running:
-        key, tokens = await _left_in_the_store(running, 10)
+        key = await leave_in_the_store(running, "stored", plain(PROMPT, 10))
         both = await asyncio.gather(
             running.client.resume("stored", 10), running.client.resume("stored", 0)
         )
         stored = await running.store.get(key)
     assert stored.term == 2
     assert [list(run.token_ids) for run in both] == [plain(PROMPT, 40)[10:], plain(PROMPT, 40)]
-    assert tokens == plain(PROMPT, 10)
 
 
 async def test_a_session_whose_owner_died_before_saying_that_it_ended_has_ended():
     async with cluster([await start_verifier()], []) as running:
-        key, tokens = await _left_in_the_store(running, 40)
+        key = await leave_in_the_store(running, "stored", plain(PROMPT, 40))
         run = await running.client.resume("stored", 0)
         assert (await running.store.get(key)).status.name == "FINISHED"
-    assert (list(run.token_ids), run.finish_reason) == (tokens, FinishReason.LENGTH)
-
-
-async def _left_in_the_store(running, count: int):
-    """A session that an orchestrator stored `count` tokens of, and then died."""
-    sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-    request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
-    key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
-    spec = await running.inference._resolve(incoming(request))
-    await running.store.create(key, running.inference._record(incoming(request), spec))
-    await running.store.commit(key, 1, 1, 0, tokens)
-    return key, tokens
+    assert (list(run.token_ids), run.finish_reason) == (plain(PROMPT, 40), FinishReason.LENGTH)
 
 
 async def test_what_the_server_says_of_itself():

@@ -9,7 +9,6 @@ import pytest
 from paceline import Chunk, Client, Complete, SessionStatus, Started
 
 from orchestrator.store import StoreOptions
-from services.runtime.serving.bearer import token_entry
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
@@ -24,7 +23,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.known import door_of, known_verifier
+from tests.integration.known import known_verifier
 from tests.models import tiny_tokenizer
 from tests.waiting import until
 
@@ -208,14 +207,6 @@ async def test_all_of_an_ephemeral_request_are_aborted_from_afar_though_the_firs
         await stream.aclose()
 
 
-async def test_a_reader_that_leaves_ends_all():
-    async with slow() as running:
-        async with running.client.generate("ab", n=3, **ENDLESS) as stream:
-            await begun(stream)
-            assert running.inference.active_sessions == 3
-        await until(lambda: not running.inference.active_sessions)
-
-
 async def test_the_same_request_attaches_to_all_and_another_is_refused():
     async with slow() as running:
         client = running.client
@@ -273,28 +264,3 @@ async def test_an_id_that_a_client_took_leaves_none_of_the_others():
             await client.generate("ab", n=3, request_id="r", **ENDLESS)
         assert not running.inference.active_sessions
         assert (await client.get_session("r.0")).status is SessionStatus.ABORTED
-
-
-async def test_they_are_admitted_together_or_not_at_all(tmp_path):
-    known = {
-        "acme": {
-            "tokens": [token_entry("token-of-acme-0123456789")],
-            "max_sessions": 4,
-            "max_tokens_in_flight": 100_000,
-        }
-    }
-    async with (
-        slow(door=door_of(tmp_path, known)) as running,
-        Client(running.address, token="token-of-acme-0123456789") as client,
-    ):
-        stream = client.generate("ab", n=3, **ENDLESS)
-        await begun(stream)
-        with pytest.raises(paceline.ResourceExhausted, match="3 sessions of this tenant"):
-            await client.generate("ab", n=2, **ENDLESS)
-        assert running.inference.active_sessions == 3
-        with pytest.raises(paceline.InvalidArgument, match=r"n: 5 .* at most 4, .* this tenant"):
-            await client.generate("ab", n=5, max_tokens=5)
-        with pytest.raises(paceline.InvalidArgument, match=r"n: 3 .* at most 2 of .* fit"):
-            await client.generate("ab", n=3, **ENDLESS | {"max_tokens": 40_000})
-        await client.generate("ab", max_tokens=5)
-        await stream.aclose()

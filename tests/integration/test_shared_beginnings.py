@@ -30,17 +30,6 @@ def tokens(text: str) -> list[int]:
     return tiny_tokenizer().encode(text)
 
 
-async def test_a_chats_next_turn_is_computed_from_where_the_last_one_ended():
-    async with cluster([await start_verifier()], [await start_drafter(seed=3)], PATIENT) as running:
-        first = await running.client.generate(tokens=tokens(LONG), **GREEDY)
-        assert first.usage.cached_tokens == 0
-        turn = [*tokens(LONG), *first.token_ids, *tokens("and then")]
-        second = await running.client.generate(tokens=turn, **GREEDY)
-        # K/V of the last token of an answer is never computed.
-        assert second.usage.cached_tokens >= len(tokens(LONG)) + 23
-        assert list(second.token_ids) == plain_after(turn, 24)
-
-
 async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
     async with cluster(*map(list, zip(await start_beside(), strict=True)), PATIENT) as running:
         text = tokens(LONG)
@@ -49,19 +38,6 @@ async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
             assert list(run.token_ids) == plain_after(text, 24)
             text = [*text, *run.token_ids, *tokens("and then")]
         assert run.usage.cached_tokens > len(tokens(LONG))
-
-
-async def test_equal_beginnings_that_come_together_are_computed_once():
-    async with cluster([await start_verifier()], [], PATIENT) as running:
-        ends = ("a", "b c", "d e f", "g h", "i")
-        runs = await asyncio.gather(
-            *(running.client.generate(f"{LONG} {end}", **GREEDY) for end in ends)
-        )
-        for end, run in zip(ends, runs, strict=True):
-            assert list(run.token_ids) == plain(f"{LONG} {end}", 24)
-        cached = sorted(run.usage.cached_tokens for run in runs)
-        assert cached[0] == 0
-        assert all(count >= len(tokens(LONG)) - 1 for count in cached[1:])
 
 
 async def test_every_chat_goes_on_where_its_beginning_was_computed():

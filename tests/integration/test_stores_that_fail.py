@@ -12,14 +12,13 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.session.ports import Durability, SessionKey
 from orchestrator.session.spec_record import dump_spec, load_spec
 from orchestrator.store import StoreOptions
 from services.contract.types import VerifyMode
 from services.runtime.redis_client import open_client
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, plain, start_verifier
-from tests.integration.front_door import FrontDoor, behind_a_door
+from tests.integration.front_door import FrontDoor, behind_a_door, leave_in_the_store
 from tests.waiting import until
 
 OK = grpc.StatusCode.OK
@@ -140,14 +139,7 @@ async def left_behind(
 ) -> list[int]:
     """A session of which the store has `kept` tokens, and whose owner sent more, then died."""
     whole = (await door.generate(f"{name}-whole", 60, **sampling).end()).tokens
-    values = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True, **sampling}
-    request = pb.GenerateRequest(
-        request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values)
-    )
-    key = SessionKey("default", name)
-    spec = await running.inference._resolve(incoming(request))
-    await running.store.create(key, running.inference._record(incoming(request), spec))
-    await running.store.commit(key, 1, 1, 0, whole[:kept])
+    await leave_in_the_store(running, name, whole[:kept], max_tokens=60, **sampling)
     return whole
 
 

@@ -28,7 +28,6 @@ from tests.integration.plain_reckoning import (
 )
 from tests.models import tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM, uniform
-from tests.waiting import until
 
 LONGEST = 6
 ANSWER = json.dumps(answer_schema(LONGEST))
@@ -264,32 +263,3 @@ async def test_a_tenant_at_its_limit_costs_no_compiling():
             await live.inference.generate(incoming(request), limited)
         assert Counting.asked == 1
         await first.aclose()
-
-
-async def test_a_schema_without_end_is_refused_once_while_others_go_on():
-    endless = json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24)]})
-    async with cluster([await start_verifier()], []) as live:
-        calls: list[str] = []
-        asked = live.inference.generate
-        live.inference.generate = lambda *a: calls.append("generate") or asked(*a)
-        bad = asyncio.create_task(_outcome(live, endless))
-        await until(lambda: calls)
-        good = 0
-        while not bad.done():
-            await ask(live, 3, "choice")
-            good += 1
-            # Who compiles gives way to all others, and is to find a core that is free.
-            await asyncio.sleep(0.25)
-        assert isinstance(bad.result(), InvalidArgument)
-        assert "2 s of CPU" in str(bad.result())
-        assert good > 1, "it kept others waiting"
-        assert calls.count("generate") == good + 1
-        assert live.inference.active_sessions == 0
-
-
-async def _outcome(live: Any, schema: str) -> Exception | None:
-    try:
-        await live.client.generate(PROMPT, max_tokens=8, json_schema=schema)
-    except Exception as error:
-        return error
-    return None

@@ -25,10 +25,6 @@ def budget(cluster: Cluster, name: str) -> Any:
     return spec(cluster, "PodDisruptionBudget", name)
 
 
-def context(cluster: Cluster) -> Any:
-    return verifier(cluster).container["securityContext"]
-
-
 def mount(cluster: Cluster, **volume: Any) -> None:
     verifier(cluster).pod["volumes"].append({"name": "x", **volume})
 
@@ -94,19 +90,9 @@ OF_DEVELOPMENT = [
     ("walls", lambda c: policy(c, "verifier")["ingress"][0].pop("from")),
     ("walls", lambda c: policy(c, "orchestrator")["ingress"][0].pop("from")),
     ("walls", lambda c: policy(c, "paceline")["egress"].append({})),
-    ("restricted", lambda c: verifier(c).pod["securityContext"].pop("runAsUser")),
-    ("restricted", lambda c: verifier(c).pod["securityContext"].pop("seccompProfile")),
-    ("restricted", lambda c: verifier(c).pod.pop("automountServiceAccountToken")),
     ("restricted", lambda c: verifier(c).pod.pop("enableServiceLinks")),
-    ("restricted", lambda c: verifier(c).pod.update(hostNetwork=True)),
-    ("restricted", lambda c: mount(c, hostPath={"path": "/"})),
-    ("restricted", lambda c: context(c).pop("readOnlyRootFilesystem")),
-    ("restricted", lambda c: context(c).pop("allowPrivilegeEscalation")),
-    ("restricted", lambda c: context(c).pop("capabilities")),
+    ("restricted", lambda c: verifier(c).container["volumeMounts"][0].update(mountPath="/x")),
     ("restricted", lambda c: c.of("Namespace")[0]["metadata"]["labels"].clear()),
-    ("images", lambda c: verifier(c).container.update(image="paceline-models:latest")),
-    ("images", lambda c: verifier(c).container.update(image="paceline-models")),
-    ("images", lambda c: verifier(c).container.update(image="registry.example.com:5000/paceline")),
     ("resources", lambda c: orchestrator(c).container["resources"]["limits"].update(cpu="1")),
     ("resources", lambda c: verifier(c).container["resources"]["limits"].update(memory="9Gi")),
     ("resources", lambda c: verifier(c).container["resources"].pop("limits")),
@@ -196,8 +182,6 @@ OF_SEVERAL_NODES = [
         lambda c: c.get("Service", "verifier")["metadata"].update(name="verifiers"),
     ),
     ("known", lambda c: rank(c).container["env"][0].update(name="PACELINE_NODEZ")),
-    ("restricted", lambda c: rank(c).container["securityContext"].pop("capabilities")),
-    ("images", lambda c: rank(c).container.update(image="paceline-vllm")),
     ("resources", lambda c: rank(c).container["resources"].pop("limits")),
     ("references", lambda c: remove(c, "PersistentVolumeClaim", "models")),
     ("namespaces_and_labels", lambda c: rank(c).labels.pop("app.kubernetes.io/part-of")),

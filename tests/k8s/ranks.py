@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import jsonschema
-import kubernetes_validate
 
 from services.contract.errors import StartError
 from tests.k8s.cluster import Cluster, Manifest, Workload, name_of
@@ -15,59 +11,6 @@ from tests.k8s.settings import read
 
 PORT = 50054
 """Where the first pod waits for the others; torch and NCCL choose more."""
-_TEMPLATES = ("leaderTemplate", "workerTemplate")
-_COUNT = {"type": "integer", "minimum": 0}
-
-
-def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    closed = {"type": "object", "additionalProperties": False}
-    return {**closed, "properties": properties, "required": list(required)}
-
-
-LEADER_WORKER_SET = _object(
-    ("leaderWorkerTemplate",),
-    replicas=_COUNT,
-    startupPolicy={"enum": ["LeaderCreated", "LeaderReady"]},
-    networkConfig=_object(subdomainPolicy={"enum": ["Shared", "UniquePerReplica"]}),
-    rolloutStrategy=_object(
-        ("type",),
-        type={"enum": ["RollingUpdate"]},
-        rollingUpdateConfiguration=_object(
-            partition=_COUNT, maxUnavailable=_COUNT, maxSurge=_COUNT
-        ),
-    ),
-    leaderWorkerTemplate=_object(
-        ("workerTemplate",),
-        leaderTemplate={"type": "object"},
-        workerTemplate={"type": "object"},
-        size={"type": "integer", "minimum": 1},
-        restartPolicy={"enum": ["RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
-    ),
-)
-"""The `spec` of leaderworkerset.x-k8s.io/v1, as far as we use it, and nothing else."""
-
-
-def errors(manifest: Manifest, version: str) -> list[str]:
-    """What is wrong with a LeaderWorkerSet: its own part, and pods as a Deployment has them."""
-    validator = jsonschema.Draft202012Validator(LEADER_WORKER_SET)
-    found = [f"{name_of(manifest)}: {e.message}" for e in validator.iter_errors(manifest["spec"])]
-    for template in _TEMPLATES:
-        try:
-            kubernetes_validate.validate(_deployment(manifest, template), version, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            found.append(f"{name_of(manifest)}: {template}: {error.message}")
-    return found
-
-
-def _deployment(manifest: Manifest, template: str) -> Manifest:
-    pods = manifest["spec"]["leaderWorkerTemplate"].get(template, {})
-    labels = pods.get("metadata", {}).get("labels", {})
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": manifest["metadata"],
-        "spec": {"selector": {"matchLabels": labels}, "template": pods},
-    }
 
 
 def ranks(cluster: Cluster) -> Iterator[str]:

@@ -16,15 +16,14 @@ CHECKS = {
     for check in (
         wiring.selectors, wiring.service_ports, wiring.probes, wiring.disruption_budgets,
         wiring.replicas, wiring.references, wiring.namespaces_and_labels, wiring.certificates,
-        wiring.monitors, network.flows, network.walls, pods.restricted, pods.images,
-        pods.resources, pods.leaving, pods.rolling, pods.placement, pods.devices, pods.engines,
-        settings.known,
+        wiring.monitors, network.flows, network.walls, pods.restricted, pods.resources,
+        pods.leaving, pods.rolling, pods.placement, pods.devices, pods.engines, settings.known,
         settings.ports, settings.traces, settings.methods, ranks.ranks,
     )
 }  # fmt: skip
 SHORTEST_NOTICE, LONGEST_NOTICE = 15.0, 120.0
 """Seconds that a provider gives an ordinary pod before it takes the node: GKE's, and AWS's."""
-OF_ANY_POD = ("selectors", "probes", "references", "restricted", "images", "resources")
+OF_ANY_POD = ("selectors", "probes", "references", "restricted", "resources")
 
 
 @pytest.mark.parametrize("check", CHECKS)

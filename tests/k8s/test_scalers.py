@@ -10,50 +10,19 @@ import pytest
 import yaml
 
 from services.runtime.telemetry import names
+from tests.monitoring.expressions import KEDA, SCALERS, TIERS, in_scalers
 from tests.tools import tool
 
-KEDA = Path(__file__).parents[2] / "k8s" / "components" / "keda"
 HPA = KEDA.with_name("hpa")
-TIERS = ("orchestrator", "drafter", "verifier")
+QUERIES = {str(expression): expression.promql for expression in in_scalers()}
 
 
 def load(path: Path):
     return yaml.safe_load(path.read_text())
 
 
-def spec(tier: str, folder: Path = KEDA):
-    """What a tier's scaler is told."""
-    return load(folder / f"{tier}.yaml")["spec"]
-
-
-SCALERS = {tier: spec(tier) for tier in TIERS}
-QUERIES = {
-    f"{tier} {trigger['name']}": trigger["metadata"]["query"]
-    for tier, scaler in SCALERS.items()
-    for trigger in scaler["triggers"]
-}
-
-
 def behavior(scaler):
     return scaler["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-
-
-# --- what is asked ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_every_metric_that_is_asked_for_is_exported(query):
-    exported = {metric.prometheus for metric in names.every_metric()}
-    asked = {name.removesuffix("_bucket") for name in re.findall(r"paceline_\w+", query)}
-    assert asked
-    assert asked <= exported
-
-
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_every_label_that_is_asked_for_is_one_of_the_metric(query):
-    labels = {metric.prometheus: metric.labels for metric in names.every_metric()}
-    for name, label in re.findall(r"(paceline_\w+)\{(\w+)=", query):
-        assert label in labels[name]
 
 
 def test_every_metric_that_the_page_speaks_of_is_exported():
@@ -208,7 +177,7 @@ def test_the_windows_and_bounds_are_what_each_tier_needs():
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_plain_autoscaler_does_what_the_scaled_object_does(tier):
-    plain, scaler = spec(tier, HPA), SCALERS[tier]
+    plain, scaler = load(HPA / f"{tier}.yaml")["spec"], SCALERS[tier]
     assert plain["scaleTargetRef"]["name"] == scaler["scaleTargetRef"]["name"] == tier
     assert plain["minReplicas"] == max(1, scaler["minReplicaCount"])
     assert plain["maxReplicas"] == scaler["maxReplicaCount"]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,18 +16,15 @@ from services.runtime.telemetry.names import MetricKind
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "k8s" / "rules" / "paceline.yaml"
 DASHBOARDS = sorted((ROOT / "k8s" / "dashboards").glob("*.json"))
-SCALERS = [ROOT / "k8s" / "components" / name for name in ("hpa", "keda")]
+KEDA = ROOT / "k8s" / "components" / "keda"
+TIERS = ("orchestrator", "drafter", "verifier")
+SCALERS = {tier: yaml.safe_load((KEDA / f"{tier}.yaml").read_text())["spec"] for tier in TIERS}
+"""The `spec` of each tier's ScaledObject; the Prometheus adapter asks the same (tests/k8s)."""
 
-# What Grafana puts in, and what the Prometheus adapter does.
+# What Grafana puts in.
 _VARIABLES = {"$__rate_interval": "30s", "$role": ".*"}
-_ADAPTER = {"<<.LabelMatchers>>": "", "<<.GroupBy>>": "pod"}
-
-_TOKEN = re.compile(
-    r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<open>[({[])|(?P<close>[)}\]])"""
-    r"""|(?P<cut>\b(?:and|or|unless)\b|[<>]=?|[=!]=)"""
-)
-_NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-_ABSENT = re.compile(r"absent\((.*)\)", re.DOTALL)
+_COMPARISON = re.compile(r" ([<>]|==) (?=[\d.])")
+_ABSENT = re.compile(r"absent\((.*)\)")
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,13 @@ def panels(of: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def in_rules() -> Iterator[Expression]:
-    """Recorded expressions, and what alerts compare: an alert itself is silent when all is well."""
+    """What is recorded, and alerts with `> bool` for `>`: an alert is silent when all is well."""
     for rule in rules():
         if "record" in rule:
             yield Expression(rule["record"], rule["expr"])
         else:
-            for part in operands(rule["expr"]):
-                yield Expression(f"{rule['alert']}: {part}", part)
+            compared = _COMPARISON.sub(r" \1 bool ", rule["expr"])
+            yield Expression(f"alert {rule['alert']}", _ABSENT.sub(r"\1", compared))
 
 
 def in_dashboards() -> Iterator[Expression]:
@@ -78,66 +75,24 @@ def in_dashboards() -> Iterator[Expression]:
         for panel in panels(dashboard(file)):
             for target in panel.get("targets", ()):
                 source = f"{file.stem}: {panel['title']} {target['refId']}"
-                yield Expression(source, filled_in(target["expr"], _VARIABLES))
+                promql = target["expr"]
+                for variable, value in _VARIABLES.items():
+                    promql = promql.replace(variable, value)
+                yield Expression(source, promql)
 
 
 def in_scalers() -> Iterator[Expression]:
-    for folder in SCALERS:
-        for file in sorted(folder.rglob("*.yaml")):
-            for document in yaml.safe_load_all(file.read_text()):
-                for number, promql in enumerate(queries(document), 1):
-                    yield Expression(f"{folder.name}/{file.name} {number}", promql)
+    for tier, scaler in SCALERS.items():
+        for trigger in scaler["triggers"]:
+            yield Expression(f"{tier} {trigger['name']}", trigger["metadata"]["query"])
 
 
-def queries(node: Any) -> Iterator[str]:
-    """The queries of a manifest: of KEDA's triggers, and of rules of the Prometheus adapter.
-
-    A file within a ConfigMap is looked into.
-    """
-    if isinstance(node, list):
-        for one in node:
-            yield from queries(one)
-    if not isinstance(node, dict):
-        return
-    for key, value in node.items():
-        if key == "query":
-            yield value
-        elif key == "metricsQuery":
-            series = node["seriesQuery"].partition("{")[0]
-            yield filled_in(value, {**_ADAPTER, "<<.Series>>": series})
-        elif isinstance(value, str) and key.endswith((".yaml", ".yml")):
-            yield from queries(yaml.safe_load(value))
-        else:
-            yield from queries(value)
-
-
-def filled_in(promql: str, values: dict[str, str]) -> str:
-    """With the templates' variables replaced. Raises ValueError for one that is not known."""
-    for variable, value in values.items():
-        promql = promql.replace(variable, value)
-    if "$" in promql or "<<" in promql:
-        raise ValueError(f"a variable is left: {promql}")
-    return promql
-
-
-def operands(promql: str) -> list[str]:
-    """What an alert's comparisons and set operators stand between, but for plain numbers."""
-    depth, start, parts = 0, 0, []
-    for token in _TOKEN.finditer(promql):
-        depth += bool(token["open"]) - bool(token["close"])
-        if token["cut"] and depth == 0:
-            parts.append(promql[start : token.start()])
-            start = token.end()
-    parts = [part.strip() for part in (*parts, promql[start:])]
-    return [_ABSENT.sub(r"\1", part) for part in parts if not _NUMBER.fullmatch(part)]
-
-
-def exported() -> set[str]:
-    """The series that our processes export."""
-    series = set()
+def exported() -> dict[str, Collection[str]]:
+    """The labels of each series that our processes export."""
+    series = {}
     for metric in names.every_metric():
         parts = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
-        series |= {f"{metric.prometheus}{part}" for part in parts}
+        series |= {f"{metric.prometheus}{part}": metric.labels for part in parts}
     return series
 
 

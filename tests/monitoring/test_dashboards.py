@@ -4,7 +4,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.monitoring.expressions import DASHBOARDS, dashboard, panels
 
@@ -80,11 +79,3 @@ def test_several_lines_in_a_panel_can_be_told_apart(file):
         if panel["type"] == "timeseries":
             assert all(legends), panel["title"]
         assert len(set(legends)) == len(legends), panel["title"]
-
-
-def test_the_kustomization_makes_a_labelled_config_map_of_all_of_them():
-    made = yaml.safe_load((DASHBOARDS[0].parent / "kustomization.yaml").read_text())
-    assert made["kind"] == "Component"
-    [generator] = made["configMapGenerator"]
-    assert generator["files"] == [file.name for file in DASHBOARDS]
-    assert generator["options"]["labels"] == {"grafana_dashboard": "1"}

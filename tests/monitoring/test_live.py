@@ -33,8 +33,8 @@ def answers(cluster: Watched) -> dict:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
 def test_an_expression_has_a_value_in_a_cluster_under_load(answers, expression: Expression):
-    samples = answers[expression.promql]
-    assert says_something(samples), f"{expression.promql} says {samples}"
+    values = answers[expression.promql]
+    assert says_something(values), f"{expression.promql} says {values}"
 
 
 def test_a_cluster_that_is_well_is_seen_as_well(cluster: Watched):

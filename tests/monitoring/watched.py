@@ -18,12 +18,11 @@ from paceline import Client
 
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec
-from services.cluster.tether import available_cores
+from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
-from testkit.prometheus import Prometheus, Sample, prometheus
 from tests.monitoring.expressions import RULES
-from tests.tools import tool
+from tests.monitoring.prometheus import Prometheus, prometheus
 
 START_SECONDS = 120.0
 PATIENCE_SECONDS = 90.0
@@ -51,8 +50,7 @@ class Watched:
 
     def value(self, promql: str) -> float:
         """The one value of an expression; NaN while it has none."""
-        samples = self.prometheus.query(promql)
-        return samples[0].value if samples else math.nan
+        return next(iter(self.prometheus.query(promql)), math.nan)
 
     def until(self, promql: str, holds: Callable[[float], bool]) -> float:
         """Wait until the value is as it must become; the value."""
@@ -62,10 +60,10 @@ class Watched:
             time.sleep(SCRAPE_SECONDS)
         return value
 
-    def answers(self, expressions: Sequence[str]) -> dict[str, list[Sample]]:
+    def answers(self, expressions: Sequence[str]) -> dict[str, list[float]]:
         """What each says, asked until all have a number or patience ends."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        answers: dict[str, list[Sample]] = {}
+        answers: dict[str, list[float]] = {}
         while missing := [one for one in expressions if not says_something(answers.get(one, []))]:
             if time.monotonic() > deadline:
                 break
@@ -74,15 +72,14 @@ class Watched:
         return answers
 
 
-def says_something(samples: Sequence[Sample]) -> bool:
+def says_something(values: Sequence[float]) -> bool:
     """Whether there is a number among them."""
-    return any(not math.isnan(sample.value) for sample in samples)
+    return not all(map(math.isnan, values))
 
 
 @contextmanager
 def watched() -> Iterator[Watched]:
     """Everything at work, until the end of the block."""
-    program = tool("prometheus", "apt install prometheus")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(EmbeddedRedis())
@@ -94,14 +91,13 @@ def watched() -> Iterator[Watched]:
         members = [stack.enter_context(process(spec)) for spec in specs]
         # Prometheus takes some seconds to look at its targets; they take theirs to start.
         targets = [member.metrics for member in members]
-        server = stack.enter_context(
-            prometheus(program, targets, interval_s=SCRAPE_SECONDS, rules=RULES)
-        )
+        server = stack.enter_context(prometheus(targets, SCRAPE_SECONDS, RULES))
         addresses = [member.address() for member in members][-len(PACINGS) :]
         stack.enter_context(load(addresses))
-        server.wait_until_scraped(PATIENCE_SECONDS)
         processes = {member.spec.name: member.running for member in members}
-        yield Watched(server, redis, addresses, processes)
+        made = Watched(server, redis, addresses, processes)
+        made.until("sum(up)", lambda up: up == len(targets))
+        yield made
 
 
 @dataclass(frozen=True)

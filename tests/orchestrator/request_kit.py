@@ -45,6 +45,13 @@ def round_record(**changed: Any) -> RoundRecord:
     return RoundRecord(**own | {"started_at": 100.0, "ended_at": 100.0635} | TOLD | changed)
 
 
+NOTHING = round_record(
+    **{name: type(told)() for name, told in TOLD.items()},
+    base_len=0, mode=None, started_at=0.0, ended_at=0.0,
+)  # fmt: skip
+"""A round of zeros, for tests that care for a few of its fields."""
+
+
 def sampled(**params: Any) -> SessionSpec:
     return make(sampling=pb.SamplingParams(**params))
 

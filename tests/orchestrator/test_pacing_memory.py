@@ -27,8 +27,7 @@ from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
 from services.contract.states import NO_STATES, StateShape
-from services.contract.step_time import StepTime
-from services.contract.types import ResolvedSampling, VerifyMode
+from services.contract.types import ResolvedSampling, StepTime, VerifyMode
 from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
 from tests.orchestrator.text_kit import tokenizer

@@ -5,33 +5,12 @@ from __future__ import annotations
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Ending, RoundRecord, SourceCount
+from orchestrator.core.events import Ending, SourceCount
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.totals import SpecTotals
-from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
-
-
-def record(index: int = 1, draft: int = 4, accepted: int = 2, emitted: int = 3) -> RoundRecord:
-    return RoundRecord(
-        round=index,
-        epoch=2,
-        base_len=5,
-        draft_tokens=draft,
-        accepted_tokens=accepted,
-        emitted_tokens=emitted,
-        draft_ms=1.5,
-        verify_ms=2.5,
-        queue_ms=0.5,
-        round_ms=4.5,
-        batch_size=3,
-        drafter="d1",
-        verifier="v1",
-        mode=VerifyMode.COUPLED,
-        started_at=0.0,
-        ended_at=1.0,
-        discarded_tokens=1,
-    )
+from services.contract.types import FinishReason, LogprobRow, Origin
+from tests.orchestrator.request_kit import TOLD, round_record
 
 
 def said(event: Event) -> pb.GenerateResponse:
@@ -61,37 +40,29 @@ def test_each_token_of_a_chunk_has_its_logprobs() -> None:
 
 def test_rounds_pieces_and_origins_come_when_asked_for() -> None:
     origins = (Origin.ACCEPTED, Origin.RECOVERED, Origin.BONUS)
-    chunk = said(Chunk(0, (1, 2, 3), "ab", (), (record(),), ["a", "", "b"], origins)).chunk
+    chunk = said(
+        Chunk(0, (1, 2, 3), "ab", (), (round_record(discarded_tokens=1),), ["a", "", "b"], origins)
+    ).chunk
     assert list(chunk.pieces) == ["a", "", "b"]
     assert list(chunk.origins) == [1, 2, 3]
     (stats,) = chunk.rounds
     assert stats == pb.RoundStats(
         index=1,
-        epoch=2,
-        draft_tokens=4,
-        accepted_tokens=2,
-        emitted_tokens=3,
-        draft_ms=1.5,
-        verify_ms=2.5,
-        queue_ms=0.5,
-        round_ms=4.5,
-        batch_size=3,
-        drafter="d1",
-        verifier="v1",
         rejection_sample_method=pb.REJECTION_SAMPLE_METHOD_COUPLED,
         discarded_tokens=1,
+        **TOLD,
     )
 
 
 def test_complete_sums_the_rounds() -> None:
     totals = SpecTotals()
     for one in (
-        record(),
-        record(draft=4, accepted=4, emitted=5),
-        record(draft=0, accepted=0, emitted=1),
+        round_record(),
+        round_record(accepted_tokens=4, emitted_tokens=5),
+        round_record(draft_tokens=0, accepted_tokens=0, emitted_tokens=1),
+        round_record(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))),
     ):
         totals.add(one)
-    totals.add(record()._replace(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))))
     ending = Ending(FinishReason.STOP, matched_text="END")
     message = said(complete(ending, totals)).complete
     assert message.finish_reason == pb.FINISH_REASON_STOP
@@ -127,17 +98,3 @@ def test_a_stop_token_is_named_even_when_its_id_is_zero() -> None:
 def test_every_event_fits_both_streams(kind: type, event: Event) -> None:
     response = replies.respond(kind, event)
     assert response.WhichOneof("event") == type(event).__name__.lower()
-
-
-def test_every_enum_member_has_its_message_value() -> None:
-    numbers = replies.NUMBERS
-    assert [numbers[reason] for reason in FinishReason] == [1, 2, 3]
-    assert [numbers[status] for status in SessionStatus] == [1, 2, 3, 4]
-    assert [numbers[origin] for origin in Origin] == [1, 2, 3]
-    assert {mode.name: numbers[mode] for mode in VerifyMode} == {
-        "GREEDY": 5,
-        "COUPLED": 2,
-        "STANDARD": 3,
-        "BLOCK": 4,
-    }
-    assert numbers[None] == 0

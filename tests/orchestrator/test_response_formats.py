@@ -15,7 +15,7 @@ import pytest
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from services.contract.errors import Draining, InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResponseFormat
-from services.runtime.format_vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
+from services.grammar.vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
 
 MANY_PATTERNS = json.dumps(
     {

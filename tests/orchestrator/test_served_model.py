@@ -13,8 +13,7 @@ from orchestrator.session.served_model import parse_defaults
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
 from services.contract.states import NO_STATES, StateShape
-from services.contract.step_time import StepTime
-from services.contract.types import Role, WorkerDescription
+from services.contract.types import Role, StepTime, WorkerDescription
 from tests.orchestrator.text_kit import tokenizer
 
 CONFIG = '{"temperature": 0.5, "repetition_penalty": 1.25, "min_p": 0.125}'

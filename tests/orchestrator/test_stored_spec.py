@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.session import spec_record
+from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
 from services.contract.errors import DataLoss, StoreError
 from tests.orchestrator.request_kit import MODEL, make, sampled
@@ -52,8 +54,9 @@ def test_a_request_is_stored_byte_for_byte_as_earlier_versions_stored_it() -> No
     assert load_spec(STORED, spec.prompt) == spec
 
 
-def changed(place: tuple[str, ...], value: object) -> bytes:
-    record = json.loads(json.dumps(RECORD))
+def changed(place: tuple[str, ...], value: object, spec: SessionSpec = SPEC) -> bytes:
+    """The record of a spec, with another value at one place."""
+    record = json.loads(dump_spec(spec))
     inner = record
     for name in place[:-1]:
         inner = inner[name]
@@ -78,41 +81,104 @@ def test_one_changed_value_is_sound_or_refused(place, value) -> None:
     assert "secret" not in refusal
 
 
+def able(**params: Any) -> SessionSpec:
+    """A request that asks for what not every verifier can do."""
+    model = replace(MODEL, structured=True, scores=True)
+    return make(model, sampling=pb.SamplingParams(**params))
+
+
+LIMITED = able(allowed_token_ids=[4, 7], bad_words=["the law", "rides"])
+SOONER, THIRD = make(priority=-7), make(n=3, request_id="r").completions(2**64 - 1)[2]
+FORMED, SCORED = able(choice=pb.Choice(options=["a", "b"])), able(prompt_logprobs=3)
+NUMBERS = {"temperature": 0.7, "min_p": 0.1, "frequency_penalty": -1.3, "presence_penalty": 0.7}
+NUMBERS |= {"repetition_penalty": 1.3, "seed": 2**64 - 1}
+SURVIVE = {
+    1: [SPEC, sampled(**NUMBERS, stop=["é"], logit_bias={3: 0.3, 1: -100.0})],
+    2: [FORMED],
+    3: [LIMITED, SCORED],
+    4: make(n=3, request_id="r").completions(2**64 - 1),
+    5: [SOONER, replace(LIMITED, priority=2)],
+    6: [
+        able(grammar='start: "a" | "b"'),
+        able(structural_tag='{"structures": [], "triggers": []}'),
+        able(regex="a+", response_format_start=pb.FormatStart(text="</think>")),
+        able(regex="a+", response_format_start=pb.FormatStart(token_ids=pb.TokenIds(ids=[7, 8]))),
+    ],
+}
+
+
+@pytest.mark.parametrize("version", SURVIVE)
+def test_a_spec_survives_being_stored_and_versions_that_lack_something_leave_it_alone(version):
+    for spec in SURVIVE[version]:
+        stored = dump_spec(spec)
+        read = load_spec(stored, spec.prompt)
+        assert read == spec
+        for field in fields(spec):
+            assert type(getattr(read, field.name)) is type(getattr(spec, field.name))
+        assert json.loads(stored)["version"] == version
+
+
 NAN, INF = float("nan"), float("inf")
-SAMPLING = {"temperature": (NAN, INF, "1"), "top_p": (-1,), "max_tokens": (0, 10**12, True)}
-SAMPLING |= {"top_k": (0.5,), "stop_token_ids": ([-1],), "logit_bias": ([[1, 1e9]],)}
-OTHERS = {"seed": (2**64, -1), "mode": ("HOPE",), "stop": ([""], [7]), "num_candidates": (10**6,)}
-OTHERS |= {"ephemeral": ("no",), "colour": ("blue",)}
-LIES = {("sampling", name): values for name, values in SAMPLING.items()}
-LIES |= {(name,): values for name, values in OTHERS.items()}
+FORMAT, START = ("sampling", "response_format"), ("sampling", "response_format", "start")
+LIES: list[tuple[SessionSpec, tuple[str, ...], list[object]]] = [
+    (SPEC, ("sampling", "temperature"), [NAN, INF, "1"]),
+    (SPEC, ("sampling", "top_p"), [-1]),
+    (SPEC, ("sampling", "max_tokens"), [0, 10**12, True]),
+    (SPEC, ("sampling", "top_k"), [0.5]),
+    (SPEC, ("sampling", "stop_token_ids"), [[-1]]),
+    (SPEC, ("sampling", "logit_bias"), [[[1, 1e9]]]),
+    (SPEC, ("sampling", "top_a"), [0.5]),
+    (SPEC, ("seed",), [2**64, -1]),
+    (SPEC, ("mode",), ["HOPE"]),
+    (SPEC, ("stop",), [[""], [7]]),
+    (SPEC, ("num_candidates",), [10**6]),
+    (SPEC, ("ephemeral",), ["no"]),
+    (SPEC, ("colour",), ["blue"]),
+    (LIMITED, ("sampling", "allowed_token_ids"), [[-1], [1.5], [0] * 4097, 7, "ab"]),
+    (LIMITED, ("sampling", "bad_words"), [[[]], [[-1]], [["a"]], [[1] * 514], [[1]] * 257, [3]]),
+    (SOONER, ("priority",), [101, -101, 0.5, True, "1", None]),
+    (SCORED, ("sampling", "prompt_logprobs"), [21]),
+    (THIRD, ("n",), [0, 17, "3"]),
+    (THIRD, ("index",), [3, -1]),
+    (FORMED, FORMAT, ["a", {}, {"kind": "poem", "source": ["a"]}]),
+    (FORMED, FORMAT, [{"kind": "regex", "source": own} for own in ([], ["a", "b"], [7], [""])]),
+    (FORMED, FORMAT, [{"kind": "choice", "source": ["a"] * 2000}]),
+    (FORMED, FORMAT, [{"kind": "json_schema", "source": ["x" * 70_000]}]),
+    (FORMED, START, [{}, "a"]),
+    (FORMED, START, [{"text": own, "token_ids": []} for own in ("", "a" * 257, 7)]),
+    (FORMED, START, [{"text": "", "token_ids": own} for own in ([1] * 33, [-1])]),
+    (FORMED, START, [{"text": "a", "token_ids": [1]}]),
+]
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [(place, value) for place, values in LIES.items() for value in values],
-    ids=str,
+    ("spec", "place", "value"),
+    [
+        pytest.param(spec, place, value, id=f"{place}-{str(value)[:40]}")
+        for spec, place, values in LIES
+        for value in values
+    ],
 )
-def test_what_no_request_can_ask_for_is_data_loss(place, value) -> None:
+def test_what_no_request_can_ask_for_is_data_loss(spec, place, value) -> None:
     with pytest.raises(DataLoss):
-        load_spec(changed(place, value), SPEC.prompt)
+        load_spec(changed(place, value, spec), spec.prompt)
 
 
-def test_a_record_nested_without_end_is_data_loss() -> None:
-    with pytest.raises(DataLoss):
-        load_spec(b"[" * 200_000, ())
+@pytest.mark.parametrize("record", [b"", b"{", b"[]", b"{}", b'{"version": 1}', b"[" * 200_000])
+def test_a_record_of_another_kind_is_data_loss(record: bytes) -> None:
+    with pytest.raises(DataLoss, match="cannot be read"):
+        load_spec(record, ())
 
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
-    with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 7), ())
-
-
-def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
-    stored = json.loads(changed(("sampling", "top_a"), 0.5))
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(stored).encode(), ())
-    with pytest.raises(StoreError, match="newer"):
-        load_spec(json.dumps(stored | {"version": 3}).encode(), ())
+    number = json.loads(changed(("sampling", "top_a"), 0.5)) | {"version": 3}
+    for later in (
+        changed(("version",), 7),
+        json.dumps(number).encode(),
+        changed(("colour",), "blue", SOONER),
+    ):
+        with pytest.raises(StoreError, match="newer"):
+            load_spec(later, ())
 
 
 def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_something(
@@ -125,147 +191,6 @@ def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_some
         assert stored["version"] == version
         assert ("min_p" in stored["sampling"]) == (version == 3)
         assert load_spec(dump_spec(spec), spec.prompt) == spec
-
-
-LIMITED = make(sampling=pb.SamplingParams(allowed_token_ids=[4, 7], bad_words=["the law", "rides"]))
-
-
-def test_token_limits_and_priorities_survive_being_stored() -> None:
-    for spec, version in ((LIMITED, 3), (make(priority=-7), 5), (replace(LIMITED, priority=2), 5)):
-        assert load_spec(dump_spec(spec), spec.prompt) == spec
-        assert json.loads(dump_spec(spec))["version"] == version
-    assert not {"allowed_token_ids", "bad_words"} & RECORD["sampling"].keys()
-    assert "priority" not in RECORD
-
-
-BROKEN = {
-    "allowed_token_ids": ([-1], [1.5], [0] * 4097, 7, "ab"),
-    "bad_words": ([[]], [[-1]], [["a"]], [[1] * 514], [[1]] * 257, [3]),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, values in BROKEN.items() for value in values],
-    ids=lambda part: str(part)[:20],
-)
-def test_a_limit_that_no_request_can_ask_for_is_data_loss(name, value) -> None:
-    record = json.loads(dump_spec(LIMITED))
-    record["sampling"][name] = value
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(record).encode(), LIMITED.prompt)
-
-
-@pytest.mark.parametrize("value", [101, -101, 0.5, True, "1", None])
-def test_a_priority_that_no_request_can_ask_for_is_data_loss(value) -> None:
-    record = json.loads(dump_spec(make(priority=1))) | {"priority": value}
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(record).encode(), SPEC.prompt)
-
-
-def test_a_field_that_is_not_known_here_is_of_a_newer_version() -> None:
-    record = json.loads(dump_spec(make(priority=1))) | {"colour": "blue"}
-    with pytest.raises(StoreError, match="newer"):
-        load_spec(json.dumps(record).encode(), SPEC.prompt)
-
-
-FORMED = make(
-    replace(MODEL, structured=True),
-    sampling=pb.SamplingParams(choice=pb.Choice(options=["a", "b"])),
-)
-
-
-def test_a_response_format_survives_being_stored() -> None:
-    assert load_spec(dump_spec(FORMED), FORMED.prompt) == FORMED
-
-
-def test_a_version_without_response_formats_is_told_that_it_is_too_old() -> None:
-    """Only by a record that has one: all others it reads as before."""
-    assert json.loads(dump_spec(FORMED))["version"] == 2
-    assert RECORD["version"] == 1
-    assert "response_format" not in RECORD["sampling"]
-
-
-def test_what_is_asked_of_a_prompt_survives_being_stored_where_it_is_asked() -> None:
-    asked = pb.SamplingParams(prompt_logprobs=3)
-    spec = make(replace(MODEL, scores=True), sampling=asked)
-    assert load_spec(dump_spec(spec), spec.prompt) == spec
-    assert json.loads(dump_spec(spec))["version"] == 3
-    assert "prompt_logprobs" not in RECORD["sampling"]
-    broken = json.loads(dump_spec(spec))
-    broken["sampling"]["prompt_logprobs"] = 21
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(broken).encode(), spec.prompt)
-
-
-LATER = [
-    {"grammar": 'start: "a" | "b"'},
-    {"structural_tag": '{"structures": [], "triggers": []}'},
-    {"regex": "a+", "response_format_start": pb.FormatStart(text="</think>")},
-    {"regex": "a+", "response_format_start": pb.FormatStart(token_ids=pb.TokenIds(ids=[7, 8]))},
-]
-
-
-@pytest.mark.parametrize("asked", LATER, ids=str)
-def test_a_later_format_survives_and_an_older_version_leaves_it_alone(asked) -> None:
-    spec = make(replace(MODEL, structured=True), sampling=pb.SamplingParams(**asked))
-    assert load_spec(dump_spec(spec), spec.prompt) == spec
-    assert json.loads(dump_spec(spec))["version"] == 6
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        {},
-        "a",
-        {"text": "", "token_ids": []},
-        {"text": "a", "token_ids": [1]},
-        {"text": "a" * 257, "token_ids": []},
-        {"text": "", "token_ids": [1] * 33},
-        {"text": "", "token_ids": [-1]},
-        {"text": 7, "token_ids": []},
-    ],
-)
-def test_a_start_that_no_request_can_ask_for_is_data_loss(start) -> None:
-    record = json.loads(dump_spec(FORMED))
-    record["sampling"]["response_format"]["start"] = start
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(record).encode(), FORMED.prompt)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "a",
-        {},
-        {"kind": "poem", "source": ["a"]},
-        {"kind": "regex", "source": []},
-        {"kind": "regex", "source": ["a", "b"]},
-        {"kind": "regex", "source": [7]},
-        {"kind": "regex", "source": [""]},
-        {"kind": "choice", "source": ["a"] * 2000},
-        {"kind": "json_schema", "source": ["x" * 70_000]},
-    ],
-)
-def test_a_format_that_no_request_can_ask_for_is_data_loss(broken) -> None:
-    record = json.loads(dump_spec(FORMED))
-    record["sampling"]["response_format"] = broken
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(record).encode(), FORMED.prompt)
-
-
-def test_several_completions_are_stored_for_versions_that_know_of_them() -> None:
-    for one in make(n=3, request_id="r").completions(2**64 - 1):
-        assert load_spec(dump_spec(one), one.prompt) == one
-        assert json.loads(dump_spec(one))["version"] == 4
-    assert not RECORD.keys() & {"n", "index"}
-
-
-@pytest.mark.parametrize("lies", [{"n": 0}, {"n": 17}, {"index": 3}, {"index": -1}, {"n": "3"}])
-def test_a_completion_that_no_request_has_is_data_loss(lies) -> None:
-    stored = json.loads(dump_spec(make(n=3).completions(7)[2]))
-    with pytest.raises(DataLoss):
-        load_spec(json.dumps(stored | lies).encode(), ())
 
 
 @given(st.integers(0, len(dump_spec(SPEC)) - 1))

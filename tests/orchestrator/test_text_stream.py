@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.text import TextStream, Tokenizer
-from tests.orchestrator.text_kit import BACKENDS, BOS, EOS, tokenizer
+from tests.orchestrator.text_kit import BACKENDS, tokenizer
 
 BYTE_TOKENS = range(3, 259)
 
@@ -68,13 +68,6 @@ def test_other_decoders_stream_to_the_decoded_text(name: str, data: st.DataObjec
     tok = tokenizer(name)
     tokens = [t for t in data.draw(token_lists(name)) if tok.decode([t]) != "\ufffd"]
     assert streamed(tok, tokens, skip=False).text == tok.decode(tokens, False)
-
-
-def test_a_space_that_starts_the_output_is_dropped_where_the_decoder_drops_it() -> None:
-    space, letter = 3 + 0x20, 3 + 0x41
-    assert streamed(tokenizer("llama"), [space, space, letter]).text == " A"
-    assert streamed(tokenizer("llama"), [letter, space, letter]).text == "A A"
-    assert streamed(tokenizer("gemma"), [space, letter]).text == " A"
 
 
 @given(tokens=token_lists("gemma"))
@@ -172,13 +165,6 @@ def test_what_may_become_a_stop_string_is_held_until_it_is_clear() -> None:
     assert stream.append(spell_bytes(tok, "."), finished=True) == ["E."]
 
 
-def test_held_text_comes_out_at_the_end() -> None:
-    tok = tokenizer()
-    stream = TextStream(tok, ("END",))
-    assert stream.append(spell_bytes(tok, "xEN"), finished=True) == ["x", "", "EN"]
-    assert (stream.state.held, stream.text) == ("", "xEN")
-
-
 def test_a_broken_character_never_comes_out() -> None:
     tok = tokenizer()
     first, *rest = spell_bytes(tok, "🙂")
@@ -215,13 +201,6 @@ def test_a_stop_token_has_no_text_unless_stop_text_is_wanted() -> None:
     assert TextStream(tok, stop_token_ids=(dot,)).append(tokens) == ["a", "b", ""]
     kept = TextStream(tok, include_stop_str=True, stop_token_ids=(dot,))
     assert kept.append(tokens) == ["a", "b", "."]
-
-
-def test_special_tokens_are_text_only_when_asked_for() -> None:
-    tok = tokenizer()
-    tokens = spell(tok, f"{BOS}law{EOS}")
-    assert streamed(tok, tokens).text == "law"
-    assert streamed(tok, tokens, skip=False).text == f"{BOS}law{EOS}"
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))

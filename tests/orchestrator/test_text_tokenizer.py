@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.text import TextStream, Tokenizer
+from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest, StartError
 from services.contract.types import TokenizerBundle
 from tests.orchestrator.text_kit import (
@@ -93,15 +93,6 @@ def test_the_demo_conversation_gives_the_ids_of_transformers(demo: tuple[Tokeniz
         assert list(ours.encode_conversation(conversation(*messages))) == wanted
 
 
-@pytest.mark.demo_model
-def test_the_demo_text_streams_to_the_text_it_was(demo: tuple[Tokenizer, Any]) -> None:
-    ours, _ = demo
-    for text in TEXTS:
-        stream = TextStream(ours)
-        stream.append(ours.encode(text))
-        assert stream.text == ours.decode(ours.encode(text))
-
-
 def test_a_tiny_tokenizer_gives_the_ids_of_transformers() -> None:
     ours, theirs = tokenizer(), hugging_face("")
     for text in TEXTS:
@@ -109,27 +100,6 @@ def test_a_tiny_tokenizer_gives_the_ids_of_transformers() -> None:
         assert list(ours.encode(text)) == ids
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
         assert ours.decode(ids, False) == theirs.decode(ids)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ bos_token }}{% for m in messages %}\n {{ m.role }}: {{ m.content|trim }}\n{% endfor %}",
-        "{{ messages | tojson }} {{ messages | tojson(indent=2) }} {{ {'é': '<b>'} | tojson }}",
-        "{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m }}{% endfor %}",
-        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-        "{% set o = namespace(n=0) %}{% for m in messages %}{% set o.n = 2 %}{% endfor %}{{ o.n }}",
-        "{{ dict(a=1) }}{{ dict.fromkeys('ab', 0) }}{% if tools %}t{% endif %}{{ eos_token }}",
-        "{% if add_generation_prompt %}{{ strftime_now('%Y')|length }}{% endif %}",
-    ],
-)
-def test_templates_render_as_in_transformers(source: str) -> None:
-    for messages in CONVERSATIONS:
-        chat = as_chat(messages)
-        wanted = hugging_face(source).apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=False
-        )
-        assert with_template(source).render(conversation(*messages)) == wanted
 
 
 def test_a_template_refusal_is_the_callers_to_mend() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.session.totals import SpecTotals
-from tests.orchestrator.round_kit import NOTHING
+from tests.orchestrator.request_kit import NOTHING
 
 
 def counted(*rounds: tuple[int, int, int]) -> SpecTotals:
@@ -30,12 +30,3 @@ def test_sources_are_summed_over_rounds_and_sessions():
     other.count_sources([(3, 1, 1), (5, 2, 0)])
     one.join(other)
     assert one.by_source == {1: (4, 3), 3: (5, 1), 5: (2, 0)}
-
-
-def test_joining_nothing_changes_nothing():
-    joined = counted((2, 3, 1))
-    joined.join(SpecTotals())
-    assert joined == counted((2, 3, 1))
-    fresh = SpecTotals()
-    fresh.join(joined)
-    assert fresh == joined

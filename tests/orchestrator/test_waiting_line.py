@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from orchestrator.session.waiting_line import WaitingLine
-from services.contract.turns import MOST, SECONDS
+from services.scheduling.turns import SECONDS
 
 
 class Line(WaitingLine):
@@ -23,24 +23,6 @@ def test_a_session_leaves_its_turn_to_a_sooner_one_of_its_tenant_and_wakes_it() 
     line.leave("high")
     line.leave("high")
     assert line.takes_its_turn("a", "low", 5, 0.0)
-
-
-def test_other_tenants_and_equal_priorities_do_not_wait_for_each_other() -> None:
-    line = Line()
-    assert line.takes_its_turn("a", "high", -MOST, 0.0)
-    assert line.takes_its_turn("b", "other", MOST, 9.0)
-    assert line.takes_its_turn("a", "equal", -MOST, 9.0)
-    assert line.takes_its_turn("a", "high", -MOST, 0.0)
-    assert line.woken == []
-
-
-def test_who_has_waited_longer_than_priority_is_worth_goes_first() -> None:
-    line, worth = Line(), SECONDS * 8
-    assert line.takes_its_turn("a", "high", -4, worth + 0.01)
-    assert line.takes_its_turn("a", "low", 4, 0.0)
-    assert line.takes_its_turn("a", "higher", -5, worth)
-    assert not line.takes_its_turn("a", "low", 4, 0.0)
-    assert line.woken == ["higher"]
 
 
 def test_the_one_that_is_woken_may_go_whatever_was_before() -> None:

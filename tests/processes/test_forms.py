@@ -69,9 +69,7 @@ async def besieged(
 
 def children(orchestrator: psutil.Process) -> set[psutil.Process]:
     return {
-        one
-        for one in orchestrator.children()
-        if "services.runtime.format_vetting_child" in one.cmdline()
+        one for one in orchestrator.children() if "services.grammar.vetting_child" in one.cmdline()
     }
 
 

@@ -1,7 +1,7 @@
 """The whole system on real processes: each promise of the README once, on one cluster.
 
-Two verifiers, a drafter with n-grams and a head, two orchestrators behind tokens, a store, a
-gateway and a collector of traces. The head is random: most of its drafts are rejected.
+Two verifiers, a drafter with n-grams and a head, two orchestrators behind tokens, a store and a
+gateway. The head is random: most of its drafts are rejected.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ import torch
 from paceline import Client, Generation, NotFound, Unauthenticated
 
 from services.runtime.serving.bearer import token_entry
-from services.runtime.telemetry import names
 from testkit.chaos.health import left_behind, whole
 from testkit.chaos.listener import Listener
 from testkit.chaos.site import ALWAYS_DRAFT, DRAFTER, ORCHESTRATOR, VERIFIER, Cluster, Layout
@@ -24,7 +23,6 @@ from testkit.chaos.transcript import Case
 from tests.engine.eagle import kit
 from tests.gateway.openai_kit import gateway, smg
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
-from tests.otlp_receiver import OtlpReceiver
 from tests.processes.conftest import start_up
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -51,15 +49,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def running(
-    target: Path, receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+def running(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     made = kit.make(1, shape={"hidden_size": 64, "num_attention_heads": 4})
     head = kit.save_speculators(made, folder / "head")
@@ -74,12 +64,9 @@ def running(
         orchestrator_flags=(*ALWAYS_DRAFT, "--tokens-file", str(tokens), "--vllm-engine"),
         token=ACME,
     )
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in receiver.environment.items():
-            environment.setenv(name, value)
-        with Cluster(layout) as cluster:
-            asyncio.run(whole(cluster))
-            yield cluster
+    with Cluster(layout) as cluster:
+        asyncio.run(whole(cluster))
+        yield cluster
 
 
 @pytest.fixture
@@ -163,29 +150,6 @@ async def test_a_session_belongs_to_its_tenant_at_every_orchestrator(cluster: Cl
         bare = channel.unary_unary("/paceline.v1.InferenceService/GetServerInfo")
         with pytest.raises(grpc.aio.AioRpcError):
             await bare(b"")
-
-
-async def test_a_request_is_one_trace_through_every_process(
-    cluster: Cluster, receiver: OtlpReceiver
-):
-    asked = await said(cluster, **GREEDY, method="ngram,eagle", request_id="traced")
-    services = {"paceline-orchestrator", "paceline-drafter", "paceline-verifier"}
-
-    def spans() -> list:
-        of = [
-            s
-            for s in receiver.named(names.GENERATE.name)
-            if s.attributes[names.SESSION_ID] == "acme/traced"
-        ]
-        return [span for span in receiver.spans if of and span.trace_id == of[0].trace_id]
-
-    def arrived(_: OtlpReceiver) -> bool:
-        return {span.resource[names.SERVICE_NAME] for span in spans()} == services
-
-    assert await asyncio.to_thread(receiver.wait_for, arrived, 60.0)
-    rounds = [span for span in spans() if span.name == names.SPEC_ROUND.name]
-    emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
-    assert emitted == len(asked.token_ids)
 
 
 def test_one_command_serves_the_openai_api_and_ctrl_c_leaves_no_process(

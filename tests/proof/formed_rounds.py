@@ -20,7 +20,8 @@ from services.verifier.batch import judged
 from services.verifier.judging import Decision, Judged
 from services.verifier.refusals import open_matcher
 from services.verifier.rules import Outcome, Proposed, judge
-from services.verifier.session import Block, Task, VerifySession
+from services.verifier.session import VerifySession
+from services.verifier.types import Block, Task
 from services.verifier.verdicts import decided, emitted
 from tests.fake_engine import TokenCache
 from tests.proof.formed import PROMPT, FormedWorld

@@ -15,6 +15,7 @@ import pytest
 
 from services.drafter.combined import CombinedDrafter
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.chains import ChainLengths
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
@@ -116,7 +117,9 @@ def copying_first(engine: NativeEngine) -> CombinedDrafter:
 
     Copies of one token at a time, so that both have their turns.
     """
-    return CombinedDrafter([NgramDrafter(2, 2), ModelDrafter(engine)])
+    return CombinedDrafter(
+        {"ngram": NgramDrafter(ChainLengths(2, 2)), "model": ModelDrafter(engine)}
+    )
 
 
 def check(samples: list[Sample]) -> None:

@@ -32,7 +32,7 @@ RIGHTS = (
     *("~paceline:*", "+@read", "+@write", "+@scripting", "+@transaction", "+@connection"),
     *("+info", "+time", "+wait", "+command", "+cluster|slots", "+cluster|info"),
 )
-"""What the user of Paceline may do, as docs/security.md has it."""
+"""What the user of Paceline may do, as docs/operating.md has it."""
 
 
 @dataclass

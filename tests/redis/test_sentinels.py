@@ -19,7 +19,7 @@ from tests.redis.servers import watched
 from tests.waiting import until
 
 ASKING = ("+@connection", "+sentinel|masters")
-"""What a user of sentinels needs, as docs/security.md has it."""
+"""What a user of sentinels needs, as docs/operating.md has it."""
 
 
 @pytest.fixture

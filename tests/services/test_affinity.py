@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.contract.types import FormatKind, ResponseFormat
-from services.runtime.format_vetting import Vetting
-from services.runtime.format_vetting_child import NICENESS
+from services.grammar.vetting import Vetting
+from services.grammar.vetting_child import NICENESS
 
 LAST = 19
 AUTOGROUP = Path("/proc/self/autogroup")

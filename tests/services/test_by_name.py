@@ -5,7 +5,7 @@ from enum import Enum
 
 import pytest
 from paceline import results
-from paceline.by_name import members_of, names_of, numbers_of, read, shared, write
+from paceline.by_name import members_of, names_of, numbers_of, read, shared
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import RoundRecord
@@ -85,15 +85,6 @@ def test_all_that_is_told_of_a_round_is_in_its_record():
     named_otherwise = {"index", "rejection_sample_method"}
     told = {field.name for field in fields(results.RoundStats)}
     assert told - set(shared(pb.RoundStats, RoundRecord)) == named_otherwise
-
-
-def test_a_round_goes_to_the_client_by_name():
-    figures = (3, 1, 7, 4, 2, 3, 1.5, 2.5, 0.5, 4.5, 2, "d", "v", types.VerifyMode.BLOCK)
-    record = RoundRecord(*figures, started_at=8.0, ended_at=9.0, rejected=(9,))
-    message = write(pb.RoundStats, record, index=3, rejection_sample_method=4, epoch=6)
-    assert read(results.RoundStats, message) == results.RoundStats(
-        3, 6, 4, 2, 3, 1.5, 2.5, 0.5, 4.5, 2, "d", "v", results.Method.BLOCK
-    )
 
 
 def test_a_number_that_is_not_known_reads_as_unknown_in_every_place():

@@ -248,12 +248,6 @@ async def test_an_event_of_a_newer_server_is_skipped(client, service):
     assert (await client.generate("hi")).text == "abc"
 
 
-async def test_resume_asks_from_the_offset(client, service):
-    generation = await client.resume("s", 2)
-    assert service.requests == [pb.ResumeRequest(session_id="s", offset=2)]
-    assert generation.text == "abc"
-
-
 async def test_questions_are_answered_with_records(client, service):
     session = await client.get_session("s")
     assert (session.status, session.committed_tokens) == (paceline.SessionStatus.PAUSED, 4)

@@ -3,7 +3,7 @@
 import grpc
 import paceline
 import pytest
-from paceline import Chunk, Complete, Started
+from paceline import Chunk
 from paceline.v1 import inference_pb2 as pb
 
 from tests.services.breaking_inference import (
@@ -136,10 +136,3 @@ async def test_a_caller_that_leaves_aborts_the_request(cluster):
                     break
         await client.close()
     assert cluster.aborted == ["r"]
-
-
-async def test_kinds_of_events_have_indices(cluster):
-    async with connected(cluster) as (client, _):
-        events = [event async for event in client.generate("hi", n=2)]
-    for kind in (Started, Chunk, Complete):
-        assert {event.index for event in events if isinstance(event, kind)} == {0, 1}

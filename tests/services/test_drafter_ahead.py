@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
-from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
@@ -19,6 +18,7 @@ from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
 from services.engine.ngram_file import FIRSTS, NgramFile
 from services.engine.port import Segment
+from services.scheduling.step_time import StepTimeModel
 from tests.services import drafter_kit
 from tests.services.drafter_kit import SAMPLED, VOCAB, Clear, Worker, real_engine
 from tests.tries import tries

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.contract.errors import InvalidRequest, Overloaded
-from services.contract.step_records import StepEntry
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import KVUsage, Proposed
+from services.runtime.step_records import StepEntry
 from tests.services import drafter_kit
 from tests.tries import tries
 

@@ -1,17 +1,15 @@
-"""Prompt lookup: what is copied, and that the index follows the text."""
+"""Prompt lookup: what is copied of a text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.contract import types as t
-from services.drafter.methods.ngram.ngram import NgramDrafter, NgramIndex, copy_from
+from services.drafter.methods.ngram.chains import ChainLengths, copy_from
+from services.drafter.methods.ngram.ngram import NgramDrafter
 from tests.services.drafter_kit import Worker
-from tests.tries import tries
 
 
 def ngram():
-    return Worker({"ngram": NgramDrafter(2, 3)})
+    return Worker({"ngram": NgramDrafter(ChainLengths(2, 3))})
 
 
 def drafted(prompt, window=5):
@@ -66,11 +64,6 @@ def test_after_a_rejection_the_new_text_is_looked_up():
     assert (draft.epoch, draft.first_position, draft.tree.token_ids) == (2, 2, (8, 7, 1))
 
 
-@pytest.mark.parametrize("mode", list(t.VerifyMode))
-def test_every_mode_is_served(mode):
-    assert ngram().drafts([1, 2, 3, 1, 2], mode=mode)[0].tree.token_ids[:1] == (3,)
-
-
 def test_the_worker_is_bound_to_no_tokenizer():
     worker = ngram().core.describe()
     assert (worker.tokenizer_fingerprint, worker.model, worker.methods) == ("", "", ("ngram",))
@@ -79,25 +72,3 @@ def test_the_worker_is_bound_to_no_tokenizer():
 def test_a_copy_reads_its_own_tokens_past_the_end():
     assert copy_from([1, 2, 3], 1, 5) == [2, 3, 2, 3, 2]
     assert copy_from([1, 2, 3], 0, 2) == [1, 2]
-
-
-def slow_match(text, shortest, longest):
-    for n in range(longest, shortest - 1, -1):
-        for end in range(len(text) - 1, n - 1, -1):
-            if len(text) >= n and text[end - n : end] == text[len(text) - n :]:
-                return end
-    return 0
-
-
-@tries(300)
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.lists(st.integers(0, 2), max_size=8)), max_size=12)
-)
-def test_the_index_equals_a_search_of_the_text_after_any_rewinds(edits):
-    index, text = NgramIndex(1, 3), []
-    for keep, tokens in edits:
-        index.rewind(keep)
-        text = text[:keep] + tokens
-        index.extend(text)
-        assert index.length == len(text)
-        assert index.match() == slow_match(text, 1, 3)

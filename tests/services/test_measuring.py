@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from services.verifier import measuring
 from services.verifier.measuring import MOST_S, ROWS, SWEEPS, measured
 from tests.fake_engine import FakeEngine

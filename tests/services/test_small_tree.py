@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contract import random_keys as keys
 from services.contract.types import CommitDraft, DraftSource, VerifyMode
 from services.drafter.methods.ngram.mixture import Shares
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
+from services.drafter.methods.ngram.small_tree import SmallTrees
+from services.drafter.methods.ngram.text_pool import PoolLimits, TextPool
 from services.engine import noise
+from services.engine import random_keys as keys
 from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
 from tests.services import drafter_kit
 from tests.services.drafter_kit import EXACT, Worker

@@ -8,16 +8,13 @@ from services.contract.states import (
     MESSAGE_BYTES,
     NO_STATES,
     Fate,
-    StateRoom,
     StateRows,
     StateShape,
     gives,
     needed,
-    portion,
     row_count,
     rows_a_message,
 )
-from services.contract.tree_handover import Handover, StateExchange
 from services.contract.wire import VERIFIER_LINK, in_messages
 from services.contract.wire.codecs import STATES_BYTES
 from services.drafter.anchors import place
@@ -25,6 +22,8 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.session import DraftSession
 from services.runtime.serving.links import STATE_PORTION, Outbox
+from services.runtime.state_room import StateRoom, portion
+from services.runtime.tree_handover import Handover, StateExchange
 from tests.services.drafter_kit import opening
 
 SHAPE = StateShape((0, 2), 4)

@@ -7,8 +7,8 @@ import json
 import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from services.contract.formats import LIMITS, _Bytes, check, grammar, named_in
 from services.contract.types import FormatKind, ResponseFormat
+from services.grammar.formats import LIMITS, _Bytes, check, grammar, named_in
 
 SPECIAL = ("<call>", "</call>")
 NUMBER = {"type": "json_schema", "json_schema": {"enum": [1, 22]}}

@@ -6,8 +6,9 @@ import random
 import pytest
 
 from services.contract import types as t
-from services.contract.tree_handover import Handover, believed, worth_most
 from services.engine.lending import Lending
+from services.runtime.tree_handover import Handover
+from services.scheduling.tree_budget import believed, worth_most
 from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import EXACT, PROMPT, TEXT, Table, block, other, target_text
 

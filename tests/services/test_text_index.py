@@ -34,12 +34,21 @@ def searched(text, context):
     return found
 
 
+def matched(text, context, most):
+    """The most of the last tokens that stood before, and the latest place."""
+    for count in range(min(most, len(context)), 0, -1):
+        for end in range(len(text) - 1, count - 1, -1):
+            if text[end - count : end] == context[-count:] and text[end] != BORDER:
+                return count, end
+    return 0, 0
+
+
 @tries(300)
 @given(
     st.lists(
         st.tuples(st.integers(0, 40), st.lists(st.sampled_from([0, 1, 2, BORDER]), max_size=9)),
         min_size=1,
-        max_size=8,
+        max_size=7,
     ),
     st.lists(st.integers(0, 2), max_size=3),
 )
@@ -53,6 +62,9 @@ def test_the_index_equals_a_search_of_the_text_after_any_rewinds(edits, path):
         context = (text + path)[-LONGEST_MATCH:]
         if not context or BORDER in context:
             continue
+        assert [index.match(context, most) for most in (1, 4)] == [
+            matched(text, context, most) for most in (1, 4)
+        ]
         votes = Votes()
         index.vote(context, votes)
         expected = searched(text, context)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contract.turns import MOST, SECONDS, Claim, exchange, in_turn
+from services.scheduling.turns import MOST, SECONDS, Claim, exchange, in_turn
 
 
 class One(NamedTuple):

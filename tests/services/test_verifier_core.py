@@ -18,10 +18,6 @@ from tests.services.verifier_bench import (
 )
 
 
-def no_draft(output):
-    return (), None
-
-
 def random_chain(seed, window=8):
     rng = random.Random(seed)
     return lambda output: ([rng.randrange(VOCAB) for _ in range(rng.randrange(window + 1))], None)
@@ -52,12 +48,6 @@ def good_tree(text, seed, window=8):
         return tokens, parents
 
     return draft
-
-
-@pytest.mark.parametrize("mode", EXACT)
-def test_empty_blocks_decode_plainly(mode):
-    command = opening(mode=mode)
-    assert Table().decode(command, no_draft, 30) == target_text(command, 30)
 
 
 @pytest.mark.parametrize("mode", EXACT)
@@ -111,37 +101,6 @@ def test_a_tree_verdict_names_the_accepted_nodes(table):
 def test_a_chain_spelled_as_a_tree_is_a_chain(table):
     verdict = table.verdict(block(1, 0, TEXT[:2], (-1, 0)))
     assert (verdict.token_ids, verdict.accepted_nodes) == (TEXT[:3], ())
-
-
-@pytest.mark.parametrize("mode", EXACT)
-def test_committed_text_is_taken_up_where_it_ends(mode):
-    text = target_text(opening(mode=mode), 20)
-    table = Table()
-    table.opened(mode=mode, committed=tuple(text[:7]))
-    assert table.verdict(block(1, 7, text[7:10])).token_ids == tuple(text[7:11])
-
-
-@pytest.mark.parametrize("mode", EXACT)
-def test_neighbours_do_not_change_a_text(mode):
-    commands = [opening(f"s{i}", mode, prompt=PROMPT[: i % 5 + 1], seed=i) for i in range(9)]
-    texts = [target_text(command, 20) for command in commands]
-    table = Table()
-    assert len(table.run(*commands)) == 9
-    outputs = [[] for _ in commands]
-    drafts = [good_chain(text, i) for i, text in enumerate(texts)]
-    for round_ in range(1, 21):
-        asks = [
-            block(round_, len(own), draft(own)[0], session=f"s{i}")
-            for i, (own, draft) in enumerate(zip(outputs, drafts, strict=True))
-        ]
-        before = len(table.engine.forwards)
-        verdicts = table.run(*asks)
-        assert len(table.engine.forwards) == before + 1
-        for verdict in verdicts:
-            assert verdict.batch_size == 9
-            outputs[int(verdict.session[1:])] += verdict.token_ids
-    for output, text in zip(outputs, texts, strict=True):
-        assert output[:20] == text
 
 
 def test_min_tokens_holds_stop_tokens_back_at_their_own_position():
@@ -212,6 +171,7 @@ def test_the_description_says_what_the_verifier_can_do():
     assert worker.role is Role.VERIFIER
     assert worker.capabilities == ("tree", "coupled", "greedy", "token_limits", "states", "scores")
     assert (worker.model_fingerprint, worker.vocab_size) == ("fake-fingerprint", VOCAB)
+    assert (worker.hidden_layers, worker.hidden_width) == (4, 3)
 
 
 def test_closing_and_dropping_links_free_their_sessions_and_only_those():

@@ -11,7 +11,7 @@ from services.contract.errors import Overloaded
 from services.drafter.methods.model.forms import form_of
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Compiled, StructureError, Structures
-from services.runtime.format_vetting import Bounds, Vetting
+from services.grammar.vetting import Bounds, Vetting
 from services.runtime.host import WorkerHost
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions

@@ -4,8 +4,8 @@ from heapq import heappop, heappush
 
 import pytest
 
-from services.contract.step_time import StepTimeModel
 from services.contract.types import CloseVerify, Verdict
+from services.scheduling.step_time import StepTimeModel
 from services.verifier.gathering import Gathering, Habit
 from tests.services.verifier_bench import Table, Timed, block, opening
 

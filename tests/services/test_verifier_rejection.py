@@ -225,7 +225,10 @@ def test_neighbours_of_every_mode_do_not_change_a_verdict(rng, mode):
     for name in t.VerifyMode:
         together.opened(opening(name.name, mode=name, prompt=(3, 1), seed=4))
     asks = [ask(1, 0, t.DraftTree((1, 2)), session=name.name) for name in t.VerifyMode]
+    before = len(together.engine.forwards)
     events = together.run(ask(1, 0, tree), *asks)
+    assert len(together.engine.forwards) == before + 1
+    assert {event.batch_size for event in events} == {1 + len(t.VerifyMode)}
     assert {event.session: event for event in events}["s"].token_ids == expected
 
 
@@ -235,12 +238,6 @@ def test_a_stored_verdict_is_never_drawn_again(table, opened, rng):
     forwards = len(table.engine.forwards)
     assert table.verdict(command) == verdict
     assert len(table.engine.forwards) == forwards
-
-
-def test_a_closed_session_gives_its_memory_back(table, opened, rng):
-    table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
-    table.give(t.CloseVerify("s"))
-    assert table.engine.kv_tokens_used == 0
 
 
 def test_logprobs_after_a_retained_row_are_those_of_the_raw_law(table, rng, mode):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.contract.step_time import StepTimeModel
 from services.contract.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
+from services.scheduling.step_time import StepTimeModel
 from services.verifier.scheduling import PrefillPace, share_prefill
 from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (

@@ -84,13 +84,6 @@ def test_the_bound_is_of_numbers_and_of_rows(vocab, rows):
     assert scores.most_rows(vocab) == rows
 
 
-def test_a_session_that_is_told_of_its_prompt_goes_on_as_any_other():
-    table, command = Table(), opening(prompt_logprobs=2)
-    table.run(command)
-    verdict = table.verdict(block(1, 0, target_text(command, 4)))
-    assert verdict.token_ids == tuple(target_text(command, 5))
-
-
 def test_a_block_that_waits_for_such_a_prompt_comes_behind_it():
     table, command = Table(), opening(prompt_logprobs=2)
     kinds = [type(event) for event in table.run(command, block(1, 0))]

@@ -226,12 +226,6 @@ def test_rows_too_large_for_a_message_are_not_told():
     assert table.verdict(block(1, 0)).states == b""
 
 
-def test_a_verifier_says_what_it_has():
-    worker = Table().core.describe()
-    assert "states" in worker.capabilities
-    assert (worker.hidden_layers, worker.hidden_width) == (4, 3)
-
-
 def test_a_drafter_in_the_process_gets_all_and_the_wire_nothing():
     lending, counted = Lending(), []
     exchange = lending.handover.states

@@ -5,7 +5,16 @@ import pytest
 from services.contract import types as t
 from services.engine.sampling import ties
 from tests.fake_engine import VOCAB, FakeEngine, law
-from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, TEXT, Table, block, other
+from tests.services.verifier_bench import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
+    TEXT,
+    Table,
+    block,
+    opening,
+    other,
+)
 
 TIED = {0, 3, 4, 7}
 """Output positions at which two tokens tie."""
@@ -22,9 +31,11 @@ class Tied(FakeEngine):
         return row
 
 
-def table(engine=None, **options):
+def table(engine=None, **more):
+    """A verifier on which a session is open, and what it counts."""
     counted = []
-    made = Table(engine or Tied(), on_choices=lambda *of: counted.append(of), **options)
+    made = Table(engine or Tied(), on_choices=lambda *of: counted.append(of))
+    made.opened(**more)
     return made, counted
 
 
@@ -45,7 +56,6 @@ def drafting(count, text=SAID):
 
 def test_each_token_that_a_verdict_brings_counts_once():
     made, counted = table()
-    made.opened()
     verdict = made.verdict(block(1, 0, (*SAID[:4], other(SAID[4]), 0)))
     assert verdict.token_ids == SAID[:5]
     assert verdict.near_ties == 3
@@ -54,7 +64,6 @@ def test_each_token_that_a_verdict_brings_counts_once():
 
 def test_rows_that_no_walk_reaches_do_not_count():
     made, _ = table()
-    made.opened()
     verdict = made.verdict(block(1, 0, (SAID[0], other(SAID[1]), SAID[2], SAID[3], SAID[4])))
     assert verdict.token_ids == SAID[:2]
     assert verdict.near_ties == 1
@@ -62,7 +71,6 @@ def test_rows_that_no_walk_reaches_do_not_count():
 
 def test_a_token_that_is_kept_back_counts_when_it_is_emitted():
     made, counted = table()
-    made.opened()
     first = made.verdict(block(1, 0, SAID[:3], want_bonus=False))
     assert first.token_ids == SAID[:3]
     second = made.verdict(block(2, 3, SAID[3:5], want_bonus=True))
@@ -74,17 +82,12 @@ def test_a_token_that_is_kept_back_counts_when_it_is_emitted():
 def test_blocks_of_every_size_and_trees_count_the_same():
     for size in (1, 2, 3, 5):
         made, counted = table()
-        opening = made.opened()
-        made.give(t.CloseVerify(opening.session))
-        out = made.decode(
-            opening, lambda said, size=size: (SAID[len(said) :][: size - 1], None), 10
-        )
+        out = made.decode(opening("d"), drafting(size - 1), 10)
         assert tuple(out) == SAID[:10]
         tokens = sum(tokens for _, tokens, _ in counted)
         expected = sum(position < tokens for position in TIED)
         assert sum(near for _, _, near in counted) == expected
     made, counted = table()
-    made.opened()
     tokens = (other(SAID[0]), SAID[0], other(SAID[1]), SAID[1])
     verdict = made.verdict(block(1, 0, tokens, (-1, -1, 1, 1)))
     assert (verdict.token_ids, verdict.near_ties) == (SAID[:3], 1)
@@ -92,7 +95,6 @@ def test_blocks_of_every_size_and_trees_count_the_same():
 
 def test_a_verdict_that_is_told_again_counts_once():
     made, counted = table()
-    made.opened()
     ask = block(1, 0, SAID[:2])
     assert made.verdict(ask) == made.verdict(ask)
     assert counted == [("greedy", 3, 1)]
@@ -104,27 +106,23 @@ def test_the_threshold_is_that_of_the_number_format(monkeypatch):
         engine = FakeEngine()
         engine.dtype = dtype
         made, _ = table(engine)
-        made.opened()
         assert made.verdict(block(1, 0)).near_ties == near
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
 def test_where_chance_decides_nothing_is_counted(mode):
-    made, counted = table()
-    made.opened(mode=mode)
+    made, counted = table(mode=mode)
     assert made.verdict(block(1, 0)).near_ties == 0
     assert counted == []
 
 
 def test_coupled_choices_are_counted_by_logits_and_noise(monkeypatch):
     monkeypatch.setattr(ties, "ROUNDING", {"float32": 1e3})
-    made, counted = table()
-    made.opened(mode=COUPLED)
+    made, counted = table(mode=COUPLED)
     assert made.verdict(block(1, 0)).near_ties == 1
     # A tie of logits is none once the noise is added.
     monkeypatch.setattr(ties, "ROUNDING", {"float32": 1e-3})
-    made, counted = table()
-    made.opened(mode=COUPLED)
+    made, counted = table(mode=COUPLED)
     assert made.verdict(block(1, 0)).near_ties == 0
     assert counted == [("coupled", 1, 0)]
 
@@ -135,8 +133,6 @@ def test_texts_do_not_depend_on_what_counts_as_near(mode, monkeypatch):
     for widest in (0.0, 1e-3, 1e3):
         monkeypatch.setattr(ties, "ROUNDING", {"float32": widest})
         made, _ = table(FakeEngine())
-        opening = made.opened(mode=mode)
-        made.give(t.CloseVerify(opening.session))
-        texts.add(tuple(made.decode(opening, drafting(3, TEXT), 30)))
+        texts.add(tuple(made.decode(opening("d", mode), drafting(3, TEXT), 30)))
     assert len(texts) == 1
     assert mode is COUPLED or texts == {TEXT[:30]}

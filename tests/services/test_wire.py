@@ -14,7 +14,7 @@ from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2
 from services.contract import types as t
 from services.contract import wire
 from services.contract.errors import ProtocolError
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from services.contract.wire.floats import decode_floats
 from services.contract.wire.tokenizer import PART_BYTES
 from tests.services import wire_strategies as make

@@ -1,7 +1,7 @@
 """Which tests of another commit are in no tier: `python -m tests.suite.since COMMIT`.
 
-Each must stand in `gone.txt`, with the reason: a node id, or the beginning of several and a `*`, a
-tab, why.
+Each must stand in `gone.txt`, with the reason: a node id, or what several have around a `*`, a tab,
+why.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ def lost(before: set[str], now: set[str], gone: Iterable[str]) -> list[str]:
 def named(ids: set[str], gone: Iterable[str]) -> list[str]:
     """Those of these tests that the list of reasons names."""
     exact = set(gone)
-    beginnings = tuple(one[:-1] for one in exact if one.endswith("*"))
-    return [one for one in ids if one in exact or one.startswith(beginnings)]
+    around = [one.partition("*")[::2] for one in exact if "*" in one]
+    return [
+        one
+        for one in ids
+        if one in exact or any(one.startswith(start) and one.endswith(end) for start, end in around)
+    ]
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ def start():
     started: list[Telemetry] = []
 
     def start(role: str = "orchestrator", **options) -> Telemetry:
-        started.append(Telemetry.start(f"paceline-{role}", role, f"{role}-1", **options))
+        started.append(Telemetry.start(role, f"{role}-1", **options))
         return started[-1]
 
     yield start

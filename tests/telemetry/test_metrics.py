@@ -16,9 +16,9 @@ from orchestrator.core.events import (
 )
 from orchestrator.recorder import watch_memory
 from services.contract import errors
-from services.contract.step_records import StepEntry, StepRecord
 from services.contract.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
 from services.drafter import registry
+from services.runtime.step_records import StepEntry, StepRecord
 from services.runtime.telemetry import StepTracer, names
 from services.runtime.telemetry.loop_lag import MOST_MISSED, lags
 from services.runtime.telemetry.names import MetricKind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contract.step_records import StepEntry, StepRecord
+from services.runtime.step_records import StepEntry, StepRecord
 from services.runtime.telemetry import StepTracer, names
 from tests.telemetry.traced_world import TracedWorld
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from orchestrator.core.events import Action, SendVerify
 from orchestrator.core.state import State
 from orchestrator.recorder import Recorder
-from services.contract.step_records import OnStep, StepEntry, StepRecord
 from services.contract.types import Verify
+from services.runtime.step_records import OnStep, StepEntry, StepRecord
 from services.runtime.telemetry import Telemetry
 from tests.core.world import Faults, World
 

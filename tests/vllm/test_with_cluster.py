@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,42 +118,6 @@ async def _whole(stream) -> list[int]:
     return [
         token async for event in stream if isinstance(event, Chunk) for token in event.token_ids
     ]
-
-
-def test_a_beginning_is_read_once(up: Up) -> None:
-    prompt = "a text that begins as another one does, and goes on for a good while. " * 3
-    first = up.generate(*GREEDY, prompt=prompt)
-    again = up.generate(*GREEDY, prompt=prompt + "Then")
-    assert first[-1]["usage"]["cached_tokens"] == 0
-    assert again[-1]["usage"]["cached_tokens"] > 32
-    assert tokens(again) == cut(plain("llama", tuple(tiny_tokenizer().encode(prompt + "Then")), 40))
-
-
-def test_an_answer_keeps_to_its_form(up: Up) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    asked = ("--max-tokens", "80", "--seed", "3", "--json-schema", json.dumps(schema))
-    events = up.generate(*asked)
-    text = "".join(event["text"] for event in events if event["event"] == "chunk")
-    if events[-1]["finish_reason"] == "stop":
-        assert isinstance(json.loads(text)["n"], int)
-    assert text.lstrip().startswith("{")
-
-
-async def test_a_verifier_that_is_killed_in_the_middle_changes_no_text(up: Up) -> None:
-    expected = plain("llama", IDS, 300)
-    got: list[int] = []
-    killed = False
-    async with Client(up.address) as client:
-        stream = client.generate(PROMPT, temperature=0.0, max_tokens=300, ignore_eos=True)
-        async for event in stream:
-            if isinstance(event, Chunk):
-                got += event.token_ids
-                if len(got) > 20 and not killed:
-                    killed = True
-                    for worker in up.workers("verifier")[:1]:
-                        worker.send_signal(signal.SIGKILL)
-    assert killed
-    assert got == expected
 
 
 def test_a_model_whose_state_cannot_be_rolled_back_is_refused_with_one_line(folder: Path) -> None:

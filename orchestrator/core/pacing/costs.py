@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.policy import FinishedRound
 from orchestrator.core.pacing.steps import Told
-from services.contract.step_time import OUTLIER, StepTimeModel
+from services.scheduling.step_time import OUTLIER, StepTimeModel
 
 
 def blend(mean: float, value: float, weight: float = 0.2) -> float:

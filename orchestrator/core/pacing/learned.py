@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import FinishedRound
 from orchestrator.core.pacing.steps import Told
-from services.contract.step_time import KEEP
+from services.scheduling.step_time import KEEP
 
 PRIOR_HITS = 0.5
 PRIOR_WEIGHT = 1.0

@@ -10,8 +10,8 @@ from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps, Told
 from orchestrator.core.pacing.thompson import FIRST_PROBE, LONGEST_PROBE
-from services.contract.tree_handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
+from services.scheduling.tree_budget import EDGES, believed, range_of, worth_most
 
 TRUST = 6.0
 """Weight of a drafter's own probabilities in each of these ranges, in nodes."""

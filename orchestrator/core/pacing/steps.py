@@ -15,7 +15,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from services.contract.step_time import OUTLIER, StepTime, StepTimeModel
+from services.contract.types import StepTime
+from services.scheduling.step_time import OUTLIER, StepTimeModel
 
 MOST_ROWS = 32
 KEEP = 0.9

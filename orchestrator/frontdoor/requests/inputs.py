@@ -21,8 +21,8 @@ from orchestrator.session.ranges import (
 from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
-from services.contract.formats import MOST_OPTIONS
 from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_WORDS
+from services.grammar.formats import MOST_OPTIONS
 
 
 def prompt_ids(

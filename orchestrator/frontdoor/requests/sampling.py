@@ -20,7 +20,6 @@ from orchestrator.session.ranges import (
 from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
-from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import (
     MAX_ALLOWED_IDS,
@@ -30,6 +29,7 @@ from services.contract.sampling_checks import (
     MAX_LOGPROBS,
 )
 from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling, ResponseFormat
+from services.grammar.formats import size_problem
 
 
 def check_sampling(params: SamplingRequest, model: ServedModel) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from paceline.v1 import verifier_pb2 as pb
 
 from services.contract.errors import ProtocolError
-from services.contract.step_time import StepTime
+from services.contract.types import StepTime
 from services.contract.wire.records import require_ms
 
 MOST_STEP_TIMES = 64

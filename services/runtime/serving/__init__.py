@@ -2,16 +2,14 @@
 
 border     the one place where exceptions become gRPC statuses, by a table
 options    listening, channel and server options
-parsing    requests that cannot be parsed
-aborted_calls  aborted calls free their memory
+calls      around every method: requests that cannot be parsed, aborted calls' memory
 bearer     tokens in the metadata of a call
 reloading  files that are read again when they change
 tls        certificates on both ends
 cluster_token  the secret of a cluster, and the guard before a worker's links
 dialing    how an orchestrator connects to workers
-health     what a process says of itself: liveness, startup, readiness
+health     what a process says of itself: liveness, startup, readiness; a port for probes
 server     a grpc.aio server with health and reflection
-health_port  health alone, for probes that speak no TLS
 lifecycle  the event loop, the signals that end a process, and loading beside it
 links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`

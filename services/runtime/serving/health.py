@@ -4,18 +4,25 @@
     startup    a worker has loaded and checked its model; an orchestrator waits for verifiers
     readiness  work is accepted; also "" and the full names of the services
 
-The health port serves it as soon as the event loop runs, the main port once it serves.
+The health port serves it as soon as the event loop runs, the main port once it serves. The
+former is in plaintext: probes of clusters speak no TLS. It reveals only whether the process
+serves, so it needs no authentication.
 """
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Self
 
-from grpc_health.v1 import health, health_pb2
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from services.runtime.serving.health_port import HealthPort
-from services.runtime.serving.options import ServingOptions
+from services.contract.errors import StartError
+from services.runtime.atomic_file import write_line
+from services.runtime.serving.options import ServingOptions, bound
+
+logger = logging.getLogger(__name__)
 
 LIVENESS = "liveness"
 STARTUP = "startup"
@@ -23,22 +30,28 @@ READINESS = "readiness"
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# Unauthenticated callers come to the health port: no large messages, few calls on one connection.
+_PORT_OPTIONS = [
+    ("grpc.max_receive_message_length", 4096),
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.so_reuseport", 0),
+]
 
 
 class Health:
     """Statuses of one process, and the port on which probes ask for them.
 
-    `servicer` is for the main port. Readiness needs both: that work is accepted, and
-    that nothing is in the way.
+    `servicer` is for the main port, `address` where health alone is served, None = nowhere.
+    Readiness needs both: that work is accepted, and that nothing is in the way.
     """
 
     def __init__(self, options: ServingOptions) -> None:
         """Needs the running event loop. Nothing listens yet."""
         self.servicer = health.aio.HealthServicer()
+        self.address = options.health_address
         self._file = options.health_file
-        self._port: HealthPort | None = None
-        if options.health_address is not None:
-            self._port = HealthPort(options.health_address, self.servicer)
+        self._server = grpc.aio.server(options=_PORT_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, self._server)
         self._names = ["", READINESS]
         self._accepting = self._obstructed = False
 
@@ -55,11 +68,6 @@ class Health:
         await self.close()
 
     @property
-    def address(self) -> str | None:
-        """Where health alone is served, None = nowhere."""
-        return self._port.address if self._port is not None else None
-
-    @property
     def ready(self) -> bool:
         """Whether new work is accepted (readiness)."""
         return self._accepting and not self._obstructed
@@ -69,8 +77,8 @@ class Health:
         await self.servicer.set(LIVENESS, _SERVING)
         await self.servicer.set(STARTUP, _NOT_SERVING)
         await self._tell()
-        if self._port is not None:
-            await self._port.start(self._file)
+        if self.address is not None:
+            self.address = await self._listen(self.address)
 
     async def started(self) -> None:
         """Nothing more has to be loaded. May be repeated."""
@@ -98,8 +106,19 @@ class Health:
 
     async def close(self) -> None:
         """Stop reporting."""
-        if self._port is not None:
-            await self._port.stop()
+        await self._server.stop(0.0)
+
+    async def _listen(self, address: str) -> str:
+        try:
+            address = bound(address, self._server.add_insecure_port(address))
+        except RuntimeError as error:
+            await self.close()
+            raise StartError(f"health_port: cannot listen on {address}") from error
+        await self._server.start()
+        logger.info("health is served on %s", address)
+        if self._file is not None:
+            write_line(self._file, address)
+        return address
 
     async def _tell(self) -> None:
         status = _SERVING if self.ready else _NOT_SERVING

@@ -16,11 +16,12 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from services.contract.errors import Overloaded, ProtocolError, VersionMismatch
-from services.contract.states import OnStates, StateRoom, portion
+from services.contract.states import OnStates
 from services.contract.types import Draining, LinkHello, Progress, WorkerDescription
 from services.contract.wire import LinkCodec, in_messages
 from services.runtime.host import BEAT_SECONDS, WorkerHost
 from services.runtime.serving.border import border, send_headers
+from services.runtime.state_room import StateRoom, portion
 
 logger = logging.getLogger(__name__)
 

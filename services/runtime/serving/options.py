@@ -135,6 +135,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def bound(address: str, port: int) -> str:
+    """An address that was listened on, with the port that it got."""
+    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+
+
 def host_port(host: str, port: int) -> str:
     """One address from its parts; an IPv6 address gets its brackets."""
     bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host

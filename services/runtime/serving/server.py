@@ -9,10 +9,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.contract.errors import StartError
-from services.runtime.serving.aborted_calls import ReleaseAborted
+from services.runtime.serving.calls import Calls
 from services.runtime.serving.health import Health
-from services.runtime.serving.options import ServingOptions, server_credentials, server_options
-from services.runtime.serving.parsing import Parsing
+from services.runtime.serving.options import (
+    ServingOptions,
+    bound,
+    server_credentials,
+    server_options,
+)
 
 
 class GrpcServer:
@@ -33,8 +37,9 @@ class GrpcServer:
         self._owns_health = health is None
         self._health = Health(options) if health is None else health
         self.address = options.address
-        guarded = (ReleaseAborted(), Parsing(), *interceptors)
-        self.grpc = grpc.aio.server(interceptors=guarded, options=server_options(options))
+        self.grpc = grpc.aio.server(
+            interceptors=(Calls(), *interceptors), options=server_options(options)
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self.grpc)
 
     async def start(self, *services: str, ready: bool = True) -> str:
@@ -87,5 +92,4 @@ class GrpcServer:
                 port = self.grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise StartError(f"address: cannot listen on {address}") from error
-        if not address.startswith("unix:"):
-            self.address = f"{address.rpartition(':')[0]}:{port}"
+        self.address = bound(address, port)

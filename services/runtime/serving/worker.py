@@ -20,8 +20,7 @@ from paceline.v1 import verifier_pb2 as verifier
 from paceline.v1 import verifier_pb2_grpc as verifier_grpc
 
 from services.contract.errors import NotFound
-from services.contract.step_time import StepTime
-from services.contract.types import Progress, Role, TokenizerBundle, WorkerDescription
+from services.contract.types import Progress, Role, StepTime, TokenizerBundle, WorkerDescription
 from services.contract.wire import (
     DRAFTER_LINK,
     VERIFIER_LINK,

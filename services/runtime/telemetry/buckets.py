@@ -1,7 +1,7 @@
-"""Histograms that cost a bisection, handed to the readers at collection time.
+"""Histograms that are read when somebody collects them, as observable counters are.
 
-OpenTelemetry's own takes about 7 µs a value, and a round has five. It has observable
-counters but no observable histogram, so our readers put these beside what the SDK gives.
+The SDK has none of that kind. Its own has no series before the first value, and takes 4 to
+7 µs for each of the five of a round, against 0.3; ours stand beside what it collects.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     HistogramDataPoint,
+    MetricReader,
     MetricsData,
     PeriodicExportingMetricReader,
     ResourceMetrics,
@@ -41,30 +42,27 @@ class _Row:
 class Buckets:
     """A histogram since its making. One thread records; any may read."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, rows: Sequence[tuple[str, ...]] = ()) -> None:
+        """`rows` are label values to show from the start."""
         self._metric, self._bounds = metric, metric.buckets
         self._began = time.time_ns()
         self._rows: dict[tuple[str, ...], _Row] = {}
-        if not metric.labels:
-            self._row(())
+        for labels in rows if metric.labels else [()]:
+            self.show(*labels)
 
-    def show(self, *labels: str) -> None:
+    def show(self, *labels: str) -> _Row:
         """Have these label values from now on, with nothing counted yet."""
-        if labels not in self._rows:
-            self._row(labels)
+        return self._rows.setdefault(labels, _Row(len(self._bounds)))
 
     def record(self, value: float, *labels: str) -> None:
         """Count a value under these label values."""
-        row = self._rows.get(labels) or self._row(labels)
+        row = self._rows.get(labels) or self.show(*labels)
         row.counts[bisect_left(self._bounds, value)] += 1
         row.total += value
         if value < row.low:
             row.low = value
         if value > row.high:
             row.high = value
-
-    def _row(self, labels: tuple[str, ...]) -> _Row:
-        return self._rows.setdefault(labels, _Row(len(self._bounds)))
 
     def read(self) -> export.Metric:
         """All values so far, in the SDK's terms."""
@@ -89,24 +87,24 @@ class Buckets:
         )
 
 
-class Shelf:
-    """All `Buckets` of a process; its readers add them to what they are given."""
+class _WithBuckets(MetricReader):
+    """A reader that finds our histograms among the metrics of our scope."""
 
-    def __init__(self, scope: InstrumentationScope) -> None:
+    def __init__(self, scope: InstrumentationScope, *args: Any, **options: Any) -> None:
         self._scope = scope
         self._all: list[Buckets] = []
+        super().__init__(*args, **options)
 
-    def add(self, metric: Metric) -> Buckets:
-        """A new histogram."""
-        self._all.append(Buckets(metric))
-        return self._all[-1]
+    def add(self, buckets: Buckets) -> None:
+        """Read this histogram, too."""
+        self._all.append(buckets)
 
-    def beside(self, data: MetricsData) -> MetricsData:
-        """`data` with the histograms among the metrics of our scope."""
+    def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **options: Any) -> None:
         ours = [buckets.read() for buckets in self._all]
-        return MetricsData([self._with(resource, ours) for resource in data.resource_metrics])
+        resources = [self._beside(resource, ours) for resource in metrics_data.resource_metrics]
+        super()._receive_metrics(MetricsData(resources), *args, **options)  # type: ignore[safe-super]
 
-    def _with(self, resource: ResourceMetrics, ours: Sequence[export.Metric]) -> ResourceMetrics:
+    def _beside(self, resource: ResourceMetrics, ours: Sequence[export.Metric]) -> ResourceMetrics:
         # A second entry of one scope would replace the first when it is encoded.
         scopes = [
             ScopeMetrics(scope.scope, [*scope.metrics, *ours], scope.schema_url)
@@ -117,23 +115,9 @@ class Shelf:
         return ResourceMetrics(resource.resource, scopes, resource.schema_url)
 
 
-class ScrapedReader(PrometheusMetricReader):
+class ScrapedReader(_WithBuckets, PrometheusMetricReader):
     """What Prometheus reads."""
 
-    def __init__(self, shelf: Shelf, **options: Any) -> None:
-        self._shelf = shelf
-        super().__init__(**options)
 
-    def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **options: Any) -> None:
-        super()._receive_metrics(self._shelf.beside(metrics_data), *args, **options)
-
-
-class SentReader(PeriodicExportingMetricReader):
+class SentReader(_WithBuckets, PeriodicExportingMetricReader):
     """What goes to a collector, every `OTEL_METRIC_EXPORT_INTERVAL`."""
-
-    def __init__(self, shelf: Shelf, exporter: export.MetricExporter) -> None:
-        self._shelf = shelf
-        super().__init__(exporter)
-
-    def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **options: Any) -> None:
-        super()._receive_metrics(self._shelf.beside(metrics_data), *args, **options)

@@ -1,35 +1,26 @@
-"""Finished spans below a sampled one, at a fraction of the Tracer API's cost.
+"""Finished spans below a sampled one, which the SDK's processor and exporter take as its own.
 
 A trace is sampled once, at its root; below it there is nothing left to sample, lock or
-limit. So a child span is created when it has ended, from ids given out when it began.
+limit. So a child span is created when it has ended, from ids given out when it began: its
+place is told to workers before the times that it began and ended at are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
 from services.runtime.telemetry.names import SpanName
 
 _NOTHING: Mapping[str, AttributeValue] = {}
 _IDS = RandomIdGenerator()
-
-
-class ProcessResource(Resource):
-    """A resource that is hashed by identity: the exporter hashes it for every span."""
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+_KINDS = {kind.name.lower(): kind for kind in SpanKind}
 
 
 def child_of(parent: SpanContext) -> SpanContext:
@@ -53,25 +44,13 @@ def sampled_root() -> SpanContext:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpan:
-    """A finished span; times are Unix nanoseconds."""
-
-    context: SpanContext
-    parent: SpanContext | None
-    name: str
-    kind: str
-    start_ns: int
-    end_ns: int
-    about: Mapping[str, AttributeValue]
-    links: Sequence[SpanContext]
-
-
 class ChildSpans:
     """Hands finished spans to the exporter. Thread-safe; never blocks."""
 
-    def __init__(self, processor: SpanProcessor) -> None:
-        self._put: Callable[[Any], None] = processor.on_end
+    def __init__(
+        self, processor: SpanProcessor, resource: Resource, scope: InstrumentationScope
+    ) -> None:
+        self._processor, self._resource, self._scope = processor, resource, scope
 
     def emit(
         self,
@@ -85,6 +64,17 @@ class ChildSpans:
         kind: str = "",
         links: Sequence[SpanContext] = (),
     ) -> None:
-        """A span that has ended. `kind` if not the name's own; links to other spans."""
-        kind = kind or name.kind
-        self._put(ChildSpan(place, parent, name.name, kind, start_ns, end_ns, about, links))
+        """A span that has ended, in Unix nanoseconds. `kind` if not the name's own."""
+        span = ReadableSpan(
+            name.name,
+            context=place,
+            parent=parent,
+            resource=self._resource,
+            attributes=about,
+            links=[Link(context) for context in links],
+            kind=_KINDS[kind or name.kind],
+            start_time=start_ns,
+            end_time=end_ns,
+            instrumentation_scope=self._scope,
+        )
+        self._processor.on_end(span)

@@ -10,17 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Mapping
 
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from services.contract.errors import StartError
-from services.runtime.telemetry.buckets import SentReader, Shelf
-from services.runtime.telemetry.encoding import ChildExporter
 
 # A batch is encoded with the interpreter lock held: small ones delay no token.
 _BATCH_VARIABLE, _BATCH_SIZE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 128
@@ -65,41 +59,16 @@ def _either(option: str, signal: str) -> tuple[str, str]:
     return name, os.environ.get(name, "").strip()
 
 
-class SpanPipe:
-    """Spans on their way to the collector."""
-
-    def __init__(self, about: Mapping[str, AttributeValue], scope: str) -> None:
-        """`about` are the attributes of the process."""
-        for name in _NOISY:
-            logging.getLogger(name).addFilter(_QUIET)
-        self._exporter = ChildExporter(about, scope)
-        given = _BATCH_VARIABLE in os.environ
-        self.processor = BatchSpanProcessor(
-            self._exporter, max_export_batch_size=None if given else _BATCH_SIZE
-        )
-
-    def stop(self, timeout: float) -> None:
-        """Send what is left; give up after `timeout` seconds."""
-        sending = threading.Thread(target=self.processor.shutdown, daemon=True)
-        sending.start()
-        sending.join(timeout)
-        if sending.is_alive():
-            # Wakes the sender out of its pause between two tries.
-            self._exporter.shutdown()
+def span_processor(exporter: SpanExporter) -> BatchSpanProcessor:
+    """What `exporter` sends spans from: a bounded queue, `OTEL_BSP_*` says how long."""
+    given = _BATCH_VARIABLE in os.environ
+    return BatchSpanProcessor(exporter, max_export_batch_size=None if given else _BATCH_SIZE)
 
 
-class MetricPipe:
-    """Metrics on their way to the collector."""
-
-    def __init__(self, shelf: Shelf) -> None:
-        for name in _NOISY:
-            logging.getLogger(name).addFilter(_QUIET)
-        self._exporter = OTLPMetricExporter()
-        self.reader = SentReader(shelf, self._exporter)
-
-    def cut(self) -> None:
-        """Wake the sender out of its pause between two tries, to give up."""
-        self._exporter.shutdown()
+def hush() -> None:
+    """Let exporters say one line in ten minutes: they complain at every batch."""
+    for name in _NOISY:
+        logging.getLogger(name).addFilter(_QUIET)
 
 
 _NOISY = (
@@ -109,7 +78,7 @@ _NOISY = (
 
 
 class _OneLine(logging.Filter):
-    """Lets one line through per logger and ten minutes: exporters complain at every batch."""
+    """Lets one line through per logger and pause."""
 
     def __init__(self, pause: float = 600.0) -> None:
         super().__init__()

@@ -317,7 +317,6 @@ POSITIONS = (*(str(position) for position in range(LAST_POSITION + 1)), f"{LAST_
 
 # --- Metrics -----------------------------------------------------------------------
 
-_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _MOMENTS = tuple(
     base * 10.0**power for power in range(-4, 1) for base in (1.0, 2.5, 5.0)
 )  # 0.1 ms … 5 s
@@ -327,314 +326,256 @@ _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _EFFICIENCIES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
 _SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
-ROUND_COUNT = Metric("paceline.rounds", _COUNTER, "{round}", "Rounds by outcome.", ("outcome",))
-DRAFT_COUNT = Metric(
-    "paceline.drafts", _COUNTER, "{draft}", "Rounds with at least one verified draft token."
+
+def _counter(name: str, unit: str, help: str, *labels: str) -> Metric:
+    return Metric(name, MetricKind.COUNTER, unit, help, labels)
+
+
+def _gauge(name: str, unit: str, help: str, *labels: str) -> Metric:
+    return Metric(name, MetricKind.GAUGE, unit, help, labels)
+
+
+def _histogram(name: str, unit: str, help: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
+    return Metric(name, MetricKind.HISTOGRAM, unit, help, labels, buckets)
+
+
+def _seconds(name: str, help: str, *labels: str, buckets: tuple[float, ...] = _MOMENTS) -> Metric:
+    return _histogram(name, "s", help, *labels, buckets=buckets)
+
+
+ROUND_COUNT = _counter("paceline.rounds", "{round}", "Rounds by outcome.", "outcome")
+DRAFT_COUNT = _counter(
+    "paceline.drafts", "{draft}", "Rounds with at least one verified draft token."
 )
-DRAFTED = Metric("paceline.draft.tokens", _COUNTER, "{token}", "Draft tokens that were verified.")
-ACCEPTED = Metric(
-    "paceline.accepted.tokens", _COUNTER, "{token}", "Draft tokens that the target accepted."
-)
-ACCEPTED_AT = Metric(
+DRAFTED = _counter("paceline.draft.tokens", "{token}", "Draft tokens that were verified.")
+ACCEPTED = _counter("paceline.accepted.tokens", "{token}", "Draft tokens that the target accepted.")
+ACCEPTED_AT = _counter(
     "paceline.accepted.tokens_per_pos",
-    _COUNTER,
     "{token}",
     f"Accepted draft tokens by position in the block, 0 to {LAST_POSITION}, then all further.",
-    ("pos",),
+    "pos",
 )
-DRAFTED_BY = Metric(
+DRAFTED_BY = _counter(
     "paceline.draft.tokens_per_source",
-    _COUNTER,
     "{token}",
     "Draft tokens that were verified, by where they came from.",
-    ("source",),
+    "source",
 )
-ACCEPTED_BY = Metric(
+ACCEPTED_BY = _counter(
     "paceline.accepted.tokens_per_source",
-    _COUNTER,
     "{token}",
     "Draft tokens that the target accepted, by where they came from.",
-    ("source",),
+    "source",
 )
-EMITTED = Metric("paceline.emitted.tokens", _COUNTER, "{token}", "Tokens that became final.")
-DISCARDED = Metric(
+EMITTED = _counter("paceline.emitted.tokens", "{token}", "Tokens that became final.")
+DISCARDED = _counter(
     "paceline.discarded.tokens",
-    _COUNTER,
     "{token}",
     "Draft tokens that were never verified: returned unverified, or not sent.",
-    ("where",),
+    "where",
 )
-FALLBACK_ROUNDS = Metric(
+FALLBACK_ROUNDS = _counter(
     "paceline.rounds.fallback",
-    _COUNTER,
     "{round}",
     "Rounds without a draft token, of sessions that speculate, by the reason.",
-    ("reason",),
+    "reason",
 )
-STARVED = Metric(
+STARVED = _counter(
     "paceline.verifier.starved",
-    _COUNTER,
     "s",
     "Time in which a verifier was free for a session and waited for its drafts.",
 )
-SESSION_ERRORS = Metric(
+SESSION_ERRORS = _counter(
     "paceline.session.errors",
-    _COUNTER,
     "{session}",
     "Sessions that ended here with an error, by its name; most can be resumed.",
-    ("type",),
+    "type",
 )
-BAD_Q_COUNT = Metric(
+BAD_Q_COUNT = _counter(
     "paceline.draft.bad_q_rows",
-    _COUNTER,
     "{row}",
     "Rows of q that a sampled draft lacked or that could not be used; they cost speed only.",
 )
-DROPPED_WRITES = Metric(
+DROPPED_WRITES = _counter(
     "paceline.store.dropped_writes",
-    _COUNTER,
     "{write}",
     "Commits that the session store did not take in time; with durability `relaxed` only.",
 )
-FENCED_WRITES = Metric(
+FENCED_WRITES = _counter(
     "paceline.fenced.writes",
-    _COUNTER,
     "{write}",
     "Writes that the session store refused, since another orchestrator owns the session.",
 )
-STORE_AWAY = Metric(
+STORE_AWAY = _gauge(
     "paceline.store.away",
-    _GAUGE,
     "s",
     "For how long the session store has not answered or has refused writes; 0 = it works.",
 )
-CONNECTED_WORKERS = Metric(
+CONNECTED_WORKERS = _gauge(
     "paceline.workers.connected",
-    _GAUGE,
     "{worker}",
     "Workers that this orchestrator is connected to and that take sessions.",
-    ("role",),
+    "role",
 )
-MIGRATIONS = Metric(
+MIGRATIONS = _counter(
     "paceline.session.migrations",
-    _COUNTER,
     "{session}",
     "Sessions opened again on a worker, by its role.",
-    ("role",),
+    "role",
 )
-PREFILLED = Metric(
+PREFILLED = _counter(
     "paceline.prefill.tokens",
-    _COUNTER,
     "{token}",
     "Tokens that verifiers prefilled: computed, or found in the prefix cache (cached).",
-    ("source",),
+    "source",
 )
-ROUND_SECONDS = Metric(
-    "paceline.round.duration",
-    _HISTOGRAM,
-    "s",
-    "From sending a block until its verdict.",
-    buckets=_MOMENTS,
+ROUND_SECONDS = _seconds("paceline.round.duration", "From sending a block until its verdict.")
+DRAFT_SECONDS = _seconds("paceline.draft.duration", "Drafting one block.")
+VERIFY_SECONDS = _seconds("paceline.verify.duration", "The verifying step of one block.")
+QUEUE_SECONDS = _seconds(
+    "paceline.verify.queue_wait", "A block's wait at the verifier before its step."
 )
-DRAFT_SECONDS = Metric(
-    "paceline.draft.duration", _HISTOGRAM, "s", "Drafting one block.", buckets=_MOMENTS
+STORE_SECONDS = _seconds(
+    "paceline.store.commit.duration", "From a verdict until the store acknowledged its tokens."
 )
-VERIFY_SECONDS = Metric(
-    "paceline.verify.duration",
-    _HISTOGRAM,
-    "s",
-    "The verifying step of one block.",
-    buckets=_MOMENTS,
+LOOP_LAG = _seconds(
+    "paceline.event_loop.lag", "How late the process's event loop is, measured ten times a second."
 )
-QUEUE_SECONDS = Metric(
-    "paceline.verify.queue_wait",
-    _HISTOGRAM,
-    "s",
-    "A block's wait at the verifier before its step.",
-    buckets=_MOMENTS,
-)
-STORE_SECONDS = Metric(
-    "paceline.store.commit.duration",
-    _HISTOGRAM,
-    "s",
-    "From a verdict until the store acknowledged its tokens.",
-    buckets=_MOMENTS,
-)
-LOOP_LAG = Metric(
-    "paceline.event_loop.lag",
-    _HISTOGRAM,
-    "s",
-    "How late the process's event loop is, measured ten times a second.",
-    buckets=_MOMENTS,
-)
-ROUND_ACCEPTED = Metric(
+ROUND_ACCEPTED = _histogram(
     "paceline.round.accepted_tokens",
-    _HISTOGRAM,
     "{token}",
     "Accepted draft tokens of a round that had any to verify.",
     buckets=_COUNTS,
 )
-REQUEST_ACCEPTANCE = Metric(
+REQUEST_ACCEPTANCE = _histogram(
     "paceline.request.acceptance_rate",
-    _HISTOGRAM,
     "1",
     "Share of a finished session's verified draft tokens that the target accepted.",
-    ("method", "mode"),
-    _SHARES,
+    "method",
+    "mode",
+    buckets=_SHARES,
 )
-REQUEST_EFFICIENCY = Metric(
+REQUEST_EFFICIENCY = _histogram(
     "paceline.request.block_efficiency",
-    _HISTOGRAM,
     "{token}",
     "Tokens of a finished session that had drafts, for each forward pass of the target.",
-    ("method", "mode"),
-    _EFFICIENCIES,
+    "method",
+    "mode",
+    buckets=_EFFICIENCIES,
 )
-SESSIONS = Metric(
-    "paceline.sessions.active", _GAUGE, "{session}", "Sessions in this process.", ("role",)
-)
-PLAIN_SESSIONS = Metric(
+SESSIONS = _gauge("paceline.sessions.active", "{session}", "Sessions in this process.", "role")
+PLAIN_SESSIONS = _gauge(
     "paceline.sessions.without_speculation",
-    _GAUGE,
     "{session}",
     "Sessions that decode plainly: no drafter has them open, or pacing rests.",
 )
-STREAMS = Metric(
-    "paceline.streams.active", _GAUGE, "{stream}", "Calls that stream a session to a client."
-)
-VERIFY_QUEUE = Metric(
+STREAMS = _gauge("paceline.streams.active", "{stream}", "Calls that stream a session to a client.")
+VERIFY_QUEUE = _gauge(
     "paceline.verify.queue_tokens",
-    _GAUGE,
     "{token}",
     "Tokens of the sessions here that wait for a verifier, those in a step included.",
 )
-DRAFTERS_WANTED = Metric(
-    "paceline.drafters.wanted",
-    _GAUGE,
-    "{session}",
-    "Sessions that want drafts, with or without a drafter.",
+DRAFTERS_WANTED = _gauge(
+    "paceline.drafters.wanted", "{session}", "Sessions that want drafts, with or without a drafter."
 )
-HEARD_KV_USED = Metric(
+HEARD_KV_USED = _gauge(
     "paceline.kv.used_tokens",
-    _GAUGE,
     "{token}",
     "Tokens reserved in the KV caches of the workers that this orchestrator is connected to.",
-    ("role",),
+    "role",
 )
-HEARD_KV_CAPACITY = Metric(
+HEARD_KV_CAPACITY = _gauge(
     "paceline.kv.capacity_tokens",
-    _GAUGE,
     "{token}",
     "Most tokens that the KV caches of those workers hold.",
-    ("role",),
+    "role",
 )
-SPEC_DRAFTS = Metric("spec_decode_num_drafts", _COUNTER, "{draft}", "Drafts that were verified.")
-SPEC_DRAFTED = Metric(
-    "spec_decode_num_draft_tokens", _COUNTER, "{token}", "Draft tokens that were verified."
+SPEC_DRAFTS = _counter("spec_decode_num_drafts", "{draft}", "Drafts that were verified.")
+SPEC_DRAFTED = _counter(
+    "spec_decode_num_draft_tokens", "{token}", "Draft tokens that were verified."
 )
-SPEC_ACCEPTED = Metric(
-    "spec_decode_num_accepted_tokens", _COUNTER, "{token}", "Draft tokens that were accepted."
+SPEC_ACCEPTED = _counter(
+    "spec_decode_num_accepted_tokens", "{token}", "Draft tokens that were accepted."
 )
-SPEC_ACCEPTED_AT = Metric(
+SPEC_ACCEPTED_AT = _counter(
     "spec_decode_num_accepted_tokens_per_pos",
-    _COUNTER,
     "{token}",
     "Accepted draft tokens by position; labelled as in vLLM.",
-    ("position",),
+    "position",
 )
-FIRST_TOKEN_SECONDS = Metric(
+FIRST_TOKEN_SECONDS = _seconds(
     "gen_ai.server.time_to_first_token",
-    _HISTOGRAM,
-    "s",
     "From the admission of a session to its first token.",
     buckets=(*_MOMENTS, 10.0, 30.0),
 )
-TOKEN_SECONDS = Metric(
+TOKEN_SECONDS = _seconds(
     "gen_ai.server.time_per_output_token",
-    _HISTOGRAM,
-    "s",
     "Mean time per token after the first, of sessions that finished.",
-    buckets=_MOMENTS,
 )
-REQUEST_SECONDS = Metric(
+REQUEST_SECONDS = _seconds(
     "gen_ai.server.request.duration",
-    _HISTOGRAM,
-    "s",
     "From the admission of a session to its end.",
-    ("finish_reason",),
-    _LENGTHS,
+    "finish_reason",
+    buckets=_LENGTHS,
 )
-STEP_SECONDS = Metric(
-    "paceline.step.duration", _HISTOGRAM, "s", "One engine step.", ("role",), _MOMENTS
+STEP_SECONDS = _seconds("paceline.step.duration", "One engine step.", "role")
+STEP_SESSIONS = _histogram(
+    "paceline.step.batch_size", "{session}", "Sessions in one step.", "role", buckets=_SIZES
 )
-STEP_SESSIONS = Metric(
-    "paceline.step.batch_size", _HISTOGRAM, "{session}", "Sessions in one step.", ("role",), _SIZES
-)
-STEP_WAIT_SECONDS = Metric(
+STEP_WAIT_SECONDS = _seconds(
     "paceline.step.queue_wait",
-    _HISTOGRAM,
-    "s",
     "A session's wait before a step, by what the step does for it.",
-    ("role", "kind"),
-    _MOMENTS,
+    "role",
+    "kind",
 )
-STEP_TOKEN_COUNT = Metric(
-    "paceline.step.tokens",
-    _COUNTER,
-    "{token}",
-    "Tokens drafted, verified or prefilled.",
-    ("role", "kind"),
+STEP_TOKEN_COUNT = _counter(
+    "paceline.step.tokens", "{token}", "Tokens drafted, verified or prefilled.", "role", "kind"
 )
-COPIED_PROMPT_TOKENS = Metric(
+COPIED_PROMPT_TOKENS = _counter(
     "paceline.draft.prompt.copied",
-    _COUNTER,
     "{token}",
     "Tokens of prompts that a drafter did not read, but copied from another completion's K/V.",
 )
-STEPS_UNTRACED = Metric(
-    "paceline.step.untraced", _COUNTER, "{step}", "Steps that came too fast to be recorded."
+STEPS_UNTRACED = _counter(
+    "paceline.step.untraced", "{step}", "Steps that came too fast to be recorded."
 )
-QUEUED_TOKENS = Metric(
-    "paceline.queue.tokens", _GAUGE, "{token}", "Tokens waiting for a step.", ("role",)
-)
-KV_USED = Metric("paceline.kv.tokens.used", _GAUGE, "{token}", "Tokens reserved in the KV cache.")
-KV_SPARE = Metric(
+QUEUED_TOKENS = _gauge("paceline.queue.tokens", "{token}", "Tokens waiting for a step.", "role")
+KV_USED = _gauge("paceline.kv.tokens.used", "{token}", "Tokens reserved in the KV cache.")
+KV_SPARE = _gauge(
     "paceline.kv.tokens.spare",
-    _GAUGE,
     "{token}",
     "Tokens in the prefix cache; evicted when a session needs the room.",
 )
-PREEMPTIONS = Metric(
+PREEMPTIONS = _counter(
     "paceline.kv.preemptions",
-    _COUNTER,
     "{session}",
     "Sessions preempted by an older one; they are prefilled again.",
 )
-STATE_BYTES = Metric(
+STATE_BYTES = _counter(
     "paceline.states.bytes",
-    _COUNTER,
     "By",
     "Hidden states of the target: sent, received, or dropped where they found no room or no text.",
-    ("role", "fate"),
+    "role",
+    "fate",
 )
-CHOSEN = Metric(
+CHOSEN = _counter(
     "paceline.chosen.tokens",
-    _COUNTER,
     "{token}",
     "Tokens that the target chose, greedily or coupled: what near-ties are counted among.",
-    ("model", "dtype", "mode"),
+    "model",
+    "dtype",
+    "mode",
 )
-NEAR_TIE_COUNT = Metric(
+NEAR_TIE_COUNT = _counter(
     "paceline.near_ties",
-    _COUNTER,
     "{token}",
     "Chosen tokens whose margin is so small that rounding can turn it, in this dtype; of coupled "
     "ones that of logits and noise. STANDARD and BLOCK are not counted: chance decides there.",
-    ("model", "dtype", "mode"),
+    "model",
+    "dtype",
+    "mode",
 )
-KV_CAPACITY = Metric(
-    "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."
-)
+KV_CAPACITY = _gauge("paceline.kv.tokens.capacity", "{token}", "Most tokens the KV cache holds.")
 
 
 def every_span() -> tuple[SpanName, ...]:

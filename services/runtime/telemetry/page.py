@@ -1,4 +1,8 @@
-"""The HTTP server of `/metrics`, over TLS where that is asked for."""
+"""The HTTP server of `/metrics`, over TLS where that is asked for.
+
+That of prometheus_client shakes hands in the thread that listens, waits for a silent client
+without end, and keeps the certificates that it began with.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +56,9 @@ class Page:
         self._thread.join(1.0)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(ThreadingWSGIServer):
     """A thread for each connection; one that stalls keeps nobody else waiting."""
 
-    daemon_threads = True
-    block_on_close = False
     contexts: Contexts | None = None
 
     def server_bind(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -16,20 +18,10 @@ from prometheus_client import CollectorRegistry
 
 from services.contract.errors import StartError
 from services.runtime.telemetry import names
-from services.runtime.telemetry.buckets import Buckets, ScrapedReader, Shelf
-from services.runtime.telemetry.children import ChildSpans, ProcessResource
-from services.runtime.telemetry.exporting import (
-    MetricPipe,
-    SpanPipe,
-    wants_otlp,
-)
-from services.runtime.telemetry.instruments import (
-    Reading,
-    Tally,
-    register_counter,
-    register_gauge,
-    register_total,
-)
+from services.runtime.telemetry.buckets import Buckets, ScrapedReader, SentReader
+from services.runtime.telemetry.children import ChildSpans
+from services.runtime.telemetry.exporting import hush, span_processor, wants_otlp
+from services.runtime.telemetry.instruments import Reading, Tally, observing
 from services.runtime.telemetry.page import Contexts, Page
 
 _SCOPE = InstrumentationScope("paceline")
@@ -45,36 +37,36 @@ class Telemetry:
     def __init__(self, resource: Resource, *, traces: bool, metrics: bool) -> None:
         """`traces` and `metrics`: whether they go to a collector."""
         self._registry = CollectorRegistry()
-        self._shelf = Shelf(_SCOPE)
-        self._metrics = MetricPipe(self._shelf) if metrics else None
-        readers: list[MetricReader] = [
-            ScrapedReader(self._shelf, scope_info_enabled=False, registry=self._registry)
+        self._readers: list[ScrapedReader | SentReader] = [
+            ScrapedReader(_SCOPE, scope_info_enabled=False, registry=self._registry)
         ]
-        readers += [self._metrics.reader] if self._metrics else []
-        self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+        if traces or metrics:
+            hush()
+        if metrics:
+            self._readers.append(SentReader(_SCOPE, OTLPMetricExporter()))
+        self._meters = MeterProvider(self._readers, resource, shutdown_on_exit=False)
         self._meter = self._meters.get_meter(_SCOPE.name)
         self._page: Page | None = None
-        self._spans = SpanPipe(resource.attributes, _SCOPE.name) if traces else None
+        self._sender = OTLPSpanExporter() if traces else None
+        self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
         self.tracer: Tracer = NoOpTracer()
         self.children: ChildSpans | None = None
-        if self._spans is not None:
-            processor = self._spans.processor
-            provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-            provider.add_span_processor(processor)
-            self.tracer = provider.get_tracer(_SCOPE.name)
-            self.children = ChildSpans(processor)
+        if self._sender is not None:
+            processor = span_processor(self._sender)
+            self._spans.add_span_processor(processor)
+            self.tracer = self._spans.get_tracer(_SCOPE.name)
+            self.children = ChildSpans(processor, resource, _SCOPE)
+        self._stopped = False
 
     @classmethod
     def start(
         cls,
-        service_name: str,
         role: str,
         worker_id: str = "",
         *,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         metrics_tls: Contexts | None = None,
-        version: str = "",
     ) -> Telemetry:
         """Begin. Reads the standard `OTEL_*` variables, which say what is exported where.
 
@@ -83,13 +75,12 @@ class Telemetry:
         StartError for a port that is taken or a variable we cannot satisfy.
         """
         about = {
-            names.SERVICE_NAME: service_name,
+            names.SERVICE_NAME: f"paceline-{role}",
             names.SERVICE_INSTANCE: worker_id,
-            names.SERVICE_VERSION: version,
+            names.SERVICE_VERSION: version("paceline"),
             names.ROLE: role,
         }
-        given = Resource.create({name: value for name, value in about.items() if value})
-        resource = ProcessResource(dict(given.attributes))
+        resource = Resource.create({name: value for name, value in about.items() if value})
         traces, metrics = wants_otlp("traces"), wants_otlp("metrics")
         telemetry = cls(resource, traces=traces, metrics=metrics)
         if metrics_port is not None:
@@ -103,44 +94,50 @@ class Telemetry:
 
     def counter(self, metric: names.Metric, rows: Sequence[tuple[str, ...]] = ()) -> Tally:
         """A counter to add to; `rows` are label values to show from the start."""
-        return register_counter(self._meter, metric, rows)
+        tally = Tally(metric, rows)
+        self.total(metric, tally.read)
+        return tally
 
     def total(self, metric: names.Metric, read: Reading) -> None:
         """A counter that is kept elsewhere; it is read as a gauge is."""
-        register_total(self._meter, metric, read)
+        self._meter.create_observable_counter(
+            metric.name, [observing(metric, read)], metric.unit, metric.help
+        )
 
     def gauge(self, metric: names.Metric, read: Reading) -> None:
         """A gauge that is read when somebody collects it, in the collecting thread."""
-        register_gauge(self._meter, metric, read)
+        self._meter.create_observable_gauge(
+            metric.name, [observing(metric, read)], metric.unit, metric.help
+        )
 
     def histogram(self, metric: names.Metric, rows: Sequence[tuple[str, ...]] = ()) -> Buckets:
         """A histogram to record in; `rows` are label values to show from the start."""
-        buckets = self._shelf.add(metric)
-        for labels in rows:
-            buckets.show(*labels)
+        buckets = Buckets(metric, rows)
+        for reader in self._readers:
+            reader.add(buckets)
         return buckets
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Send what is left and stop, within about `timeout` seconds. Blocks; idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
         ends_at = time.monotonic() + timeout
         if self._page is not None:
             self._page.close()
             self._page = None
-        if self._spans is not None:
-            self._spans.stop(timeout)
-        self._stop_metrics(max(0.1, ends_at - time.monotonic()))
-        self._spans = self._metrics = None
+        if self._sender is not None:
+            self._stop_spans(self._sender, timeout)
+        self._meters.shutdown(1e3 * max(0.1, ends_at - time.monotonic()))
 
-    def _stop_metrics(self, timeout: float) -> None:
-        if self._metrics is None:
-            return
-        stopping = threading.Thread(
-            target=self._meters.shutdown, args=(timeout * 1e3,), daemon=True
-        )
+    def _stop_spans(self, sender: OTLPSpanExporter, timeout: float) -> None:
+        # The SDK gives its thread half a minute, and takes no other time.
+        stopping = threading.Thread(target=self._spans.shutdown, daemon=True)
         stopping.start()
         stopping.join(timeout)
         if stopping.is_alive():
-            self._metrics.cut()
+            # Wakes the thread out of its pause between two tries.
+            sender.shutdown()
 
     def _serve(self, host: str, port: int, tls: Contexts | None) -> None:
         try:

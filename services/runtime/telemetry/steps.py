@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
 from services.contract.states import Fate, OnStates
-from services.contract.step_records import OnChoices, OnStep, StepEntry, StepRecord
 from services.contract.types import Progress, VerifyMode
+from services.runtime.step_records import OnChoices, OnStep, StepEntry, StepRecord
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import ChildSpans, child_of, sampled_root
 from services.runtime.telemetry.loop_lag import LoopLag

@@ -100,22 +100,6 @@ def test_a_text_is_read_token_by_token_as_the_equations_say(made: Made) -> None:
     assert len(world.rows) == world.cache.length == 13
 
 
-def test_rows_of_many_sessions_are_those_of_each_alone() -> None:
-    worlds = [World(VARIANTS["plain"]) for _ in range(3)]
-    for number, world in enumerate(worlds):
-        world.cache.free()
-        world.engine, world.cache = worlds[0].engine, worlds[0].engine.new_cache(200)
-        world.anchor(0, 3 * number)
-    for seed, length in enumerate((7, 1, 4)):
-        said = [tokens(length + number, seed) for number in range(3)]
-        expected = [w.expected(text, None, None) for w, text in zip(worlds, said, strict=True)]
-        segments = [Segment(w.cache, text) for w, text in zip(worlds, said, strict=True)]
-        for world, rows, own in zip(
-            worlds, worlds[0].engine.forward(segments), expected, strict=True
-        ):
-            world.agree(rows, own)
-
-
 def test_trees_of_many_sessions_and_long_rows_are_read_at_once() -> None:
     worlds = [World(VARIANTS["norm after the residual"]) for _ in range(4)]
     for world in worlds[1:]:
@@ -147,33 +131,6 @@ def together(worlds: Sequence[World], said: Sequence[tuple[Sequence[int], Any]])
         world.agree(own, wanted)
 
 
-def test_only_the_rows_asked_for_are_given() -> None:
-    world = World(VARIANTS["plain"])
-    world.anchor(2, 5)
-    expected = world.expected(tokens(8), None, None)
-    for first in range(9):
-        [rows] = world.engine.forward([Segment(world.cache, tokens(8), logits_from=first)])
-        assert rows.shape == (8 - first, 40)
-        if first < 8:
-            world.agree(rows, expected[first:])
-        world.cache.rollback(0)
-
-
-def test_a_tree_grows_along_its_own_outputs() -> None:
-    world = World(VARIANTS["plain"])
-    world.anchor(0, 4)
-    world.feed(tokens(5))
-    world.feed([7, 9], [-1, -1])
-    world.feed([11, 12, 13], [0, 1, 2], base=5)
-    world.feed([14], [3], base=5)
-    world.cache.keep_branch(5, [1])
-    world.rows[5:] = [world.rows[6], world.rows[8], world.rows[10]]
-    world.feed([3, 4], [0, 0], base=6)
-    world.cache.keep_path(6, [0, 3])
-    world.rows[6:] = [world.rows[6], world.rows[9]]
-    world.feed([5])
-
-
 def test_a_tree_may_be_larger_than_what_is_kept_of_a_text() -> None:
     world = World(VARIANTS["plain"])
     world.anchor(0, 4)
@@ -183,25 +140,6 @@ def test_a_tree_may_be_larger_than_what_is_kept_of_a_text() -> None:
     world.feed([1, 2, 3], [-1, 0, 1], base=5)
     world.cut(5)
     world.feed([4])
-
-
-def test_states_that_come_late_make_rows_be_read_again() -> None:
-    world = World(VARIANTS["plain"])
-    text = tokens(14)
-    world.anchor(0, 4)
-    world.feed(text[:9])
-    assert world.cache.refresh() == 9
-    world.anchor(4, 7)
-    assert world.cache.refresh() == 5
-    del world.rows[5:]
-    world.feed(text[5:9])
-    assert world.cache.refresh() == 9
-    world.anchor(7, 12)
-    assert world.cache.refresh() == 8
-    del world.rows[8:]
-    world.feed(text[8:14])
-    world.cut(10)
-    world.feed(text[10:12])
 
 
 def test_states_that_come_late_enliven_what_was_void() -> None:
@@ -215,15 +153,6 @@ def test_states_that_come_late_enliven_what_was_void() -> None:
     del world.rows[4:]
     world.feed(tokens(4, seed=2))
     assert [row.lives for row in world.rows] == [False] * 4 + [True] * 4
-
-
-def test_a_gap_in_the_states_is_bridged_by_own_outputs() -> None:
-    world = World(VARIANTS["plain"])
-    world.anchor(0, 2)
-    world.anchor(6, 8)
-    world.feed(tokens(12))
-    world.anchor(20, 22)
-    world.feed(tokens(12, seed=1))
 
 
 def test_states_beyond_a_gap_begin_a_text_that_had_none() -> None:
@@ -258,23 +187,6 @@ def test_forgotten_states_are_of_no_use_any_more() -> None:
     world.feed(tokens(5, seed=1))
     world.anchor(4, 6)
     assert world.cache.refresh() == 5
-
-
-def test_a_fork_goes_on_alone() -> None:
-    world = World(VARIANTS["plain"])
-    world.anchor(0, 4)
-    world.feed(tokens(7))
-    twin = World(VARIANTS["plain"])
-    branch = world.cache.fork(60)
-    assert isinstance(branch, EagleCache)
-    twin.engine, twin.cache = world.engine, branch
-    twin.rows, twin.known = [*world.rows], set(world.known)
-    world.cut(5)
-    world.feed([1, 2])
-    twin.feed([3])
-    twin.anchor(7, 8)
-    twin.feed([4])
-    world.feed([5])
 
 
 @pytest.mark.parametrize("ended", [True, False])

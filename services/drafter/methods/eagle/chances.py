@@ -20,7 +20,7 @@ Rules:
 
 from __future__ import annotations
 
-from services.contract.tree_handover import EDGES, range_of
+from services.scheduling.tree_budget import EDGES, range_of
 
 TRUST = 6.0
 """Tokens of a range that the head is believed for before there is anything to go by."""

@@ -34,11 +34,11 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.places import Places
 from services.engine.ngram_file import DraftLaw
 from services.engine.port import Engine, Segment
 from services.engine.sampling import RowContext, head_of, kept_laws, log_law
+from services.scheduling.step_time import StepTimeModel
 
 _log = logging.getLogger(__name__)
 

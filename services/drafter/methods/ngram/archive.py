@@ -1,4 +1,4 @@
-"""What sessions said, kept in Redis so that a drafter that starts has phrases to begin with.
+"""What sessions said, kept in Redis so that a drafter that starts has texts to begin with.
 
 One list for each scope: the outputs of its sessions, oldest first, token ids alone, no
 prompts. Drafters of a cluster share it. It holds at most `most_texts` outputs of

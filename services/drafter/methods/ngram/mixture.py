@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 
-from services.contract.random_keys import exponential, gumbel_halves
 from services.contract.top_rows import WIDTH
 from services.contract.types import DraftSource
 from services.drafter.methods.ngram.text_index import LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes
 from services.drafter.methods.ngram.weights import SUPPORT_SHIFT, SUPPORTS, Weights, share
 from services.engine.ngram_file import FIRSTS, DraftLaw, Laws, NgramFile, extend_key
+from services.engine.random_keys import exponential, gumbel_halves
 
 GREEDY, COUPLED = "greedy.", "coupled."
 """What the names of weights begin with in an n-gram file."""

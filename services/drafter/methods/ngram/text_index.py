@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 LONGEST_WALK = 10
 LONGEST_MATCH = 8
+LONGEST_SEARCH = 64
+"""Places that are looked at for one match."""
 BORDER = 0xFFFFFFFF
 """Between two texts of one index: no token, and nothing is said to be followed by it."""
 
@@ -74,6 +76,39 @@ class TextIndex:
             pair = (text[-1] if text else -1) << 32 | token
             _undo(self._one, token, self._before_one.pop())
             _undo(self._two, pair, self._before_two.pop())
+
+    def match(self, context: Sequence[int], most: int) -> tuple[int, int]:
+        """How many of the last tokens of `context`, at most `most`, stood before, and where last.
+
+        The latest of the longest matches that are followed by a token: its end; (0, 0) = none.
+        """
+        most = min(most, len(context))
+        if most > 1 and (found := self._longest_match(context, most))[0]:
+            return found
+        end, chain = self._one.get(context[-1], 0), self._before_one
+        for _ in range(LONGEST_SEARCH):
+            if not end or self._goes_on(end):
+                break
+            end = chain[end - 1]
+        return (1, end) if end and self._goes_on(end) else (0, 0)
+
+    def _longest_match(self, context: Sequence[int], most: int) -> tuple[int, int]:
+        text, chain, found = self.tokens, self._before_two, (0, 0)
+        end = self._two.get(context[-2] << 32 | context[-1], 0)
+        for _ in range(LONGEST_SEARCH):
+            if not end or found[0] == most:
+                break
+            length, most_here = 2, min(most, end)
+            while length < most_here and text[end - 1 - length] == context[-1 - length]:
+                length += 1
+            if length > found[0] and self._goes_on(end):
+                found = length, end
+            end = chain[end - 1]
+        return found
+
+    def _goes_on(self, end: int) -> bool:
+        """Whether a token follows the first `end` of them in the same text."""
+        return end < len(self.tokens) and self.tokens[end] != BORDER
 
     def vote(self, context: Sequence[int], votes: Votes) -> None:
         """Add what followed `context` (at least a token) wherever it ended in the text."""

@@ -1,6 +1,6 @@
-"""The program of a process that vets response formats; see `services.runtime.format_vetting`.
+"""The program of a process that vets response formats; see `services.grammar.vetting`.
 
-    python -m services.runtime.format_vetting_child LINK PARENT SECONDS BYTES
+    python -m services.grammar.vetting_child LINK PARENT SECONDS BYTES
 
 LINK is an open file descriptor: a format comes as JSON [kind, [text, …], [special token, …]],
 and the answer is
@@ -42,8 +42,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     _confine(most)
     link: Connection[Any, Any] = Connection(handle)
-    from services.contract.formats import Checked, check
     from services.contract.types import FormatKind, ResponseFormat
+    from services.grammar.formats import Checked, check
 
     goes_on = True
     with suppress(EOFError, OSError):

@@ -12,13 +12,6 @@ FIRST_SLOPE = 0.04
 OUTLIER = 2.0
 
 
-class StepTime(NamedTuple):
-    """What a step of so many rows took, in milliseconds."""
-
-    rows: int
-    ms: float
-
-
 class StepTimeModel(NamedTuple):
     """The time of a step of n rows, in any unit: `at(n)` = a + b n, b >= 0.
 

@@ -2,7 +2,7 @@
 
 What compiling one takes cannot be told from its size: a schema of 500 bytes may take minutes
 and gigabytes, in native code that nothing interrupts. So each is compiled in a process of its
-own (`services.runtime.format_vetting_child`), whose CPU time and memory the kernel bounds.
+own (`services.grammar.vetting_child`), whose CPU time and memory the kernel bounds.
 That process yields CPU and memory to this one, and dies with it.
 
     submit → the queue (bounded, in turns by owner) → a thread and its child → the future
@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from services.contract.errors import Draining, Overloaded
 from services.contract.types import ResponseFormat
@@ -193,6 +193,23 @@ class Vetting:
         return None
 
 
+class Limits(Protocol):
+    """What a worker's settings say of compiling one format."""
+
+    @property
+    def form_seconds(self) -> float:
+        """Of CPU."""
+
+    @property
+    def form_memory_mb(self) -> int:
+        """In MiB."""
+
+
+def vetting_of(limits: Limits) -> Vetting:
+    """A worker's, in one process."""
+    return Vetting(Bounds(limits.form_seconds, limits.form_memory_mb << 20), processes=1)
+
+
 class _Child:
     """One child process, restarted after its death. `vet` belongs to one thread."""
 
@@ -295,7 +312,7 @@ class _Child:
 def _command(handle: int, bounds: Bounds) -> list[str]:
     given = (handle, os.getpid(), bounds.seconds, bounds.memory)
     # -P: a folder named like one of our packages must not be imported from here.
-    return [sys.executable, "-P", "-m", "services.runtime.format_vetting_child", *map(str, given)]
+    return [sys.executable, "-P", "-m", "services.grammar.vetting_child", *map(str, given)]
 
 
 def _closing() -> Draining:

@@ -3,7 +3,7 @@
 Grammars are llguidance's. Checking one needs no model and no tokenizer; masks of allowed
 tokens are in `services.engine.structure`. The limits here bound following a grammar,
 not compiling it: a schema of 500 bytes may take minutes and gigabytes. So an untrusted format
-first passes `services.runtime.format_vetting`.
+first passes `services.grammar.vetting`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
-from services.contract.structural_tags import tags_grammar
 from services.contract.types import FormatKind, ResponseFormat
+from services.grammar.structural_tags import tags_grammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
