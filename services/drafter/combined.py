@@ -32,7 +32,6 @@ from dataclasses import dataclass, field, replace
 from services.contract.errors import InvalidRequest
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
-    DraftSource,
     DraftTree,
     OpenDraft,
     Proposal,
@@ -78,16 +77,9 @@ class Methods:
         if (own := self._drafters.get(",".join(names))) is not None:
             return own
         if names not in self._combined:
-            self._combined[names] = combined(names, self._drafters, self._lengthen)
+            members = {name: self._drafters[name] for name in names}
+            self._combined[names] = CombinedDrafter(members, self._lengthen)
         return self._combined[names]
-
-
-def combined(
-    names: Sequence[str], drafters: Mapping[str, Drafter], lengthen: int
-) -> CombinedDrafter:
-    """These methods together, in this order."""
-    members = [drafters[name] for name in names]
-    return CombinedDrafter(members, lengthen, [source_of(name) for name in names])
 
 
 @dataclass(slots=True)
@@ -113,19 +105,18 @@ class _Session:
 class CombinedDrafter:
     """Drafts with the first of its members that has something, or with all; see the rules.
 
-    Members serve other sessions, too; their K/V is counted with them. `sources`: what a
-    member's tokens come from where it does not say so itself.
+    Members serve other sessions, too; their K/V is counted with them.
     """
 
     samples = False
     trees = True
 
-    def __init__(
-        self, members: Sequence[Drafter], lengthen: int = 0, sources: Sequence[DraftSource] = ()
-    ) -> None:
-        self._members = tuple(members)
+    def __init__(self, members: Mapping[str, Drafter], lengthen: int = 0) -> None:
+        """`members`: by name, in their order."""
+        self._members = tuple(members.values())
         self._lengthen = lengthen
-        self._sources = tuple(sources) or (DraftSource.UNSPECIFIED,) * len(self._members)
+        # Of tokens of which a member does not say so itself.
+        self._sources = [source_of(name) for name in members]
         self._sessions: dict[SessionKey, _Session] = {}
 
     @property

@@ -334,5 +334,5 @@ def _informed(settings: DrafterSettings, drafters: Mapping[str, Drafter]) -> dic
     assert isinstance(model, ModelDrafter)
     awaited = settings.head_steps if name == "eagle" else 0
     rules = AheadRules(settings.ahead_rows, awaited=awaited)
-    both = InformedDrafter(ngram, model, rules, settings.lengthen, methods=("ngram", name))
+    both = InformedDrafter(ngram, model, rules, settings.lengthen, name=name)
     return {f"ngram,{name}": both}

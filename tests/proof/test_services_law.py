@@ -117,7 +117,9 @@ def copying_first(engine: NativeEngine) -> CombinedDrafter:
 
     Copies of one token at a time, so that both have their turns.
     """
-    return CombinedDrafter([NgramDrafter(ChainLengths(2, 2)), ModelDrafter(engine)])
+    return CombinedDrafter(
+        {"ngram": NgramDrafter(ChainLengths(2, 2)), "model": ModelDrafter(engine)}
+    )
 
 
 def check(samples: list[Sample]) -> None:

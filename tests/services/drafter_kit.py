@@ -265,6 +265,25 @@ def plain_text(
     return text[len(prompt) :]
 
 
+def committed_in_rounds(
+    harness: Harness, rounds: Sequence[int], depth: int, right: Any = None
+) -> list[int]:
+    """What was committed: in each round so many of `depth` drafted tokens, and another one.
+
+    `right`: what is to be drafted after the tokens committed so far.
+    """
+    committed: list[int] = []
+    for epoch, agreed in enumerate(rounds, start=2):
+        tail = trunk_of(harness.run())
+        assert len(tail) == depth
+        assert right is None or tail == right(committed)
+        new = [*tail[:agreed], 60 + epoch]
+        harness.commit("s", len(committed), new, epoch)
+        committed += new
+    harness.core.step()
+    return committed
+
+
 def holds_as_if_fresh(engine: Any, cache: Any, text: Sequence[int]) -> None:
     """The K/V of a cache is what a prefill of its text gives; its last token is fed again."""
     assert cache.length == len(text)

@@ -128,11 +128,6 @@ def test_several_edges_lead_to_a_node_and_several_from_one():
     assert [made[node].token for node, _ in made[2].below] == [6, 5]
 
 
-def test_without_a_merge_rule_every_candidate_is_a_node():
-    made = grown((ROOT, level(1, 2)), (0, level(3)), (1, level(3)), repeat=None)
-    assert (made.merged, len(made.nodes)) == (0, 4)
-
-
 # --- unfolding ---------------------------------------------------------------------------
 
 

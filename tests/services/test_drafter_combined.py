@@ -78,7 +78,7 @@ class Scripted:
 
 
 def opened(*members, **changes):
-    drafter = CombinedDrafter(members)
+    drafter = CombinedDrafter(dict(zip("ab", members, strict=False)))
     drafter.open(KEY, drafter_kit.opening(prompt=(1, 2), **changes))
     return drafter
 
@@ -102,7 +102,7 @@ def test_the_first_that_has_tokens_gives_the_draft():
 def test_the_end_of_a_draft_that_has_begun_is_drafted_in_the_opposite_order():
     # The first answer of the second is the prompt's.
     first, second = Scripted([chain(3)] * 3), Scripted([NOTHING, chain(4)])
-    drafter = CombinedDrafter([first, second], lengthen=2)
+    drafter = CombinedDrafter({"a": first, "b": second}, lengthen=2)
     drafter.open(KEY, drafter_kit.opening())
     given = []
     for text, room in (([1, 2], 2), ([1, 2, 3], 3), ([1, 2, 3], 2), ([1, 2, 3], 1)):
@@ -134,7 +134,7 @@ def test_a_draft_goes_without_its_law():
 
 def test_sessions_are_asked_for_together():
     member = Scripted([NOTHING, NOTHING])
-    drafter = CombinedDrafter([member, Scripted()])
+    drafter = CombinedDrafter({"a": member, "b": Scripted()})
     for name in "ab":
         drafter.open((0, name), drafter_kit.opening())
     asks = [Ask((0, name), 1, [1, 2], 2, 2, room=6) for name in "ab"]
@@ -170,9 +170,12 @@ def test_a_session_is_rewound_and_closed_everywhere():
 
 
 def test_it_serves_the_modes_of_every_member():
-    assert CombinedDrafter([Scripted(), Scripted()]).modes == frozenset(t.VerifyMode)
+    assert CombinedDrafter({"a": Scripted(), "b": Scripted()}).modes == frozenset(t.VerifyMode)
     greedy = Scripted(modes=frozenset([t.VerifyMode.GREEDY, t.VerifyMode.BLOCK]))
-    assert CombinedDrafter([Scripted(), greedy]).modes == {t.VerifyMode.GREEDY, t.VerifyMode.BLOCK}
+    assert CombinedDrafter({"a": Scripted(), "b": greedy}).modes == {
+        t.VerifyMode.GREEDY,
+        t.VerifyMode.BLOCK,
+    }
 
 
 LAW = t.SparseRow((4, 5), (0.25, 0.75))

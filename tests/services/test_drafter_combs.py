@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract import types as t
-from services.drafter.comb import Comb, Level
 from services.engine.sampling import History, RowContext, best, coupled_best, top_law
 from tests.services.drafter_kit import (
     EXACT,
@@ -128,13 +127,6 @@ def test_a_law_with_little_support_has_fewer_children():
     assert [len(row.token_ids) for row in tree.q or ()] == [2] * 4
 
 
-def test_q_is_cut_to_the_setting_and_so_are_the_candidates():
-    tree = drawn(q_top=2, mode=t.VerifyMode.STANDARD).tree
-    for level, row in zip(levels_of(tree), tree.q or (), strict=True):
-        assert sorted(level) == sorted(row.token_ids)
-        assert sum(row.probabilities) == pytest.approx(1, abs=1e-6)
-
-
 @pytest.mark.parametrize("mode", [mode for mode in t.VerifyMode if mode is not t.VerifyMode.GREEDY])
 def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(mode):
     narrow = opened(mode=mode, top_k=1)
@@ -212,15 +204,6 @@ def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode):
     assert harness.engine.forwards == [[1], [1]]
     assert draft.tree == drawn(mode=mode, committed=(first,)).tree
     assert draft.first_position == 1
-
-
-@pytest.mark.parametrize("bump", [False, True])
-def test_a_text_that_departs_from_the_trunk_starts_the_tree_anew(bump):
-    harness = opened(steps=3)
-    wrong = (harness.state._comb.trunk[0] + 1) % VOCAB
-    harness.commit("s", 0, [wrong], epoch=1 + bump)
-    (draft,) = harness.run()
-    assert draft.tree == drawn(committed=(wrong,)).tree
 
 
 def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along():
@@ -344,16 +327,3 @@ def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(data
         harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
         harness.credit("s", window)
         tail = session.text[3 + session.committed_length :]
-
-
-def test_a_comb_lists_levels_in_order_and_knows_the_row_of_the_next():
-    comb = Comb(advances=False)
-    comb.follow([1, 2], 0)
-    nodes = []
-    for level in (Level((5, 6)), Level((7,)), Level((8, 9))):
-        nodes.append(comb.node)
-        comb.add(level)
-    assert (nodes, comb.node) == ([0, 1, 3], 4)
-    tree = comb.take(3, t.Proposal.COUPLED)
-    assert (tree.token_ids, tree.parents) == ((5, 6, 7, 8, 9), (-1, -1, 0, 2, 2))
-    assert comb.follow([1, 2, 5, 7, 3], 0) == 4

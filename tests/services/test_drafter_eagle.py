@@ -76,9 +76,7 @@ class Site:
         drafters = {"eagle": self.drafter}
         if method != "eagle":
             ngram = NgramDrafter()
-            both = InformedDrafter(
-                ngram, self.drafter, AheadRules(awaited=2), methods=("ngram", "eagle")
-            )
+            both = InformedDrafter(ngram, self.drafter, AheadRules(awaited=2), name="eagle")
             drafters = {"ngram": ngram, "eagle": self.drafter, "ngram,eagle": both}
         self.core = DrafterCore(drafters, emit=self._emit, worker_id="d")
         self.epoch, self.output = 1, []
@@ -423,14 +421,3 @@ def test_states_of_another_head_are_dropped(engine):
     assert len(site.drafted()) == 3
     site.commit(TEXT[1:2], epoch=2)
     assert len(site.drafted()) == 3
-
-
-def test_a_closed_session_gives_its_room_back(engine):
-    used = engine.kv_tokens_used
-    site = Site(engine, window=3)
-    site.read()
-    site.commit(TEXT[:1])
-    site.settle()
-    assert engine.kv_tokens_used > used
-    site.core.handle(1, t.CloseDraft("s"))
-    assert engine.kv_tokens_used == used

@@ -95,8 +95,6 @@ def test_the_nodes_of_all_sessions_are_expanded_in_one_forward_each_once():
     made.open("b", [3, 4, 5])
     made.run()
     assert made.engine.forwards == [[2, 3], [3, 3], [5, 5]]
-    figures = made.drafter.figures
-    assert (figures.steps, figures.expanded, figures.made) == (6, 16, 54)
 
 
 def test_with_one_candidate_it_drafts_the_chain_of_the_model_and_runs_ahead():
@@ -191,12 +189,10 @@ def test_what_repeats_is_drafted_once_and_the_tree_is_the_same():
     # A path that is its own repetition is never closed to a cycle, so may end early.
     assert set(paths_of(unfolded.tree)) <= set(paths_of(tree.tree))
     check(graph.engine, unfolded, [1, 2, 3])
-    one, other = plain.drafter.figures, graph.drafter.figures
-    assert one.merged == one.copied == 0
-    assert other.merged > 0
-    assert other.expanded < one.expanded
-    assert other.copied > 0
-    assert other.made + other.copied >= len(unfolded.tree)
+    one, other = plain.state._graph, graph.state._graph
+    assert (one.merged, other.merged > 0) == (0, True)
+    assert len(other.nodes) < len(unfolded.tree)
+    assert sum(map(sum, graph.engine.forwards)) < sum(map(sum, plain.engine.forwards))
 
 
 def test_a_coupled_graph_merges_at_the_same_depth_alone():
@@ -204,7 +200,7 @@ def test_a_coupled_graph_merges_at_the_same_depth_alone():
     law = t.ResolvedSampling(temperature=1.5, max_tokens=60)
     coupled = {"mode": t.VerifyMode.COUPLED, "sampling": law}
     draft = made.draft(**coupled)
-    assert made.drafter.figures.merged > 0
+    assert made.state._graph.merged > 0
     check(made.engine, draft, [1, 2, 3], **coupled)
 
 
@@ -219,7 +215,6 @@ def test_a_text_that_took_a_merged_edge_has_its_kv_repaired():
         made.draft()
         made.commit("s", 0, path)
         (after,) = made.run()
-        assert made.drafter.figures.repaired == 1
         assert after.tree == merging().draft(committed=path).tree
         assert made.engine.caches[0].tokens[: 3 + len(path)] == [1, 2, 3, *path]
 
@@ -253,7 +248,6 @@ def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it
     made.engine.forwards.clear()
     (draft,) = made.run()
     assert made.engine.forwards[0] == [3], "what was drafted below the branch goes on"
-    assert made.drafter.figures.kept == 1
     check(made.engine, draft, [1, 2, 3, token], mode=mode)
     assert max(map(len, paths_of(draft.tree))) == 4, "as deep as one that starts there"
 
@@ -280,28 +274,6 @@ def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(changes):
     made.commit("s", 0, text, epoch=2)
     made.take()
     assert tokens_of(made.run()) == tokens_of(Graphs().drafts(**chain, committed=text))
-
-
-def test_a_failure_of_one_session_leaves_the_others_their_graphs():
-    made = Graphs()
-    for name, prompt in (("a", [1, 2]), ("b", [3, 4])):
-        made.open(name, prompt, num_candidates=2, window=4)
-    made.core.step()
-    made.drafter._sessions[0, "b"].places = lambda ask: 1 / 0
-    made.run()
-    assert list(made.drafter._sessions) == [(0, "a")]
-    made.credit("a", 4)
-    (draft,) = made.run()
-    check(made.engine, draft, [1, 2], 2, count=2)
-
-
-def test_close_gives_back_the_kv_of_text_and_graph():
-    made = Graphs()
-    made.open()
-    assert made.engine.kv_tokens_used == 3 + 60 + NODES_IN_KV
-    made.run()
-    made.core.drop_link(0)
-    assert made.engine.kv_tokens_used == 0
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2", "gpt2"])

@@ -28,6 +28,7 @@ from tests.services.drafter_kit import (
     FakeEngine,
     Harness,
     SoftEngine,
+    committed_in_rounds,
     followed,
     holds_as_if_fresh,
     plain_text,
@@ -134,15 +135,6 @@ def test_a_row_without_a_finite_law_ends_the_draft_before_it(mode):
 
     draft = harness_of(Broken()).draft([1, 2], mode=mode, window=9)
     assert (len(draft.tree), draft.final) == (2, True)
-
-
-def test_a_failing_forward_closes_only_the_session_that_fails_alone():
-    harness = harness_of()
-    harness.engine.explode = 9
-    harness.open("good", [1, 2], window=1 + L)
-    harness.open("bad", [3, 9], window=1 + L)
-    assert tokens_of(harness.run(), "good") == best_ahead([1, 2])
-    assert "bad" not in {session for _, session in harness.core._entries}
 
 
 def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens():
@@ -294,27 +286,6 @@ def _assert_laws_are_the_targets(engine, drafts, sampling):
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode):
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
-    committed = []
-    for epoch, agreed in enumerate((0, 3, 7, 1, 5, 2), start=2):
-        tail = tokens_of(harness.run())
-        assert len(tail) == 7
-        new = [*tail[:agreed], 60 + epoch]
-        harness.commit("s", len(committed), new, epoch)
-        committed += new
-    harness.core.step()
+    committed = committed_in_rounds(harness, (0, 3, 7, 1, 5, 2), 7)
     holds_as_if_fresh(engine, harness.state.cache, PROMPT + committed)
     harness.core.drop_link(0)
-
-
-def test_a_session_drafts_beside_others_what_it_drafts_alone(engine):
-    prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
-    together = harness_of(engine, step_tokens=16)
-    for session, prompt in prompts.items():
-        together.open(session, prompt, window=8)
-    drafts = together.run()
-    together.core.drop_link(0)
-    for session, prompt in prompts.items():
-        alone = harness_of(engine, step_tokens=16)
-        assert tokens_of(drafts, session) == tokens_of(alone.drafts(prompt, window=8))
-        alone.core.drop_link(0)
-    assert engine.kv_tokens_used == 0

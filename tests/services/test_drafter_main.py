@@ -15,6 +15,7 @@ from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.text_pool import PoolLimits
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
@@ -137,7 +138,7 @@ def test_a_head_drafts_by_the_method_for_heads_alone(tmp_path):
 def test_the_pool_of_phrases_has_the_limits_of_the_settings():
     (drafter,) = build(DrafterSettings(phrases=5, phrases_per_tenant=3)).values()
     assert isinstance(drafter, NgramDrafter)
-    assert (drafter._pool.limits.capacity, drafter._pool.limits.per_scope) == (5, 3)
+    assert drafter._small.pool._limits == PoolLimits(per_scope=3, capacity=5)
 
 
 def test_phrases_in_no_redis_stop_the_start():

@@ -64,11 +64,6 @@ def test_after_a_rejection_the_new_text_is_looked_up():
     assert (draft.epoch, draft.first_position, draft.tree.token_ids) == (2, 2, (8, 7, 1))
 
 
-@pytest.mark.parametrize("mode", list(t.VerifyMode))
-def test_every_mode_is_served(mode):
-    assert ngram().drafts([1, 2, 3, 1, 2], mode=mode)[0].tree.token_ids[:1] == (3,)
-
-
 def test_the_worker_is_bound_to_no_tokenizer():
     worker = ngram().core.describe()
     assert (worker.tokenizer_fingerprint, worker.model, worker.methods) == ("", "", ("ngram",))

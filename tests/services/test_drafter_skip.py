@@ -26,6 +26,7 @@ from tests.services.drafter_kit import (
     VOCAB,
     FakeEngine,
     Harness,
+    committed_in_rounds,
     plain_text,
     real_engine,
     tokens_of,
@@ -306,16 +307,13 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
     harness = harness_of(engine=engine, step_tokens=16)
     sampling = law_of(mode)
     harness.open("s", PROMPT, mode=mode, sampling=sampling, num_candidates=candidates)
-    committed = []
-    for epoch, agreed in enumerate((0, 3, 6, 1, 5), start=2):
-        tail = trunk_of(harness.run())
-        assert len(tail) == 6
-        if mode.exact_match:
-            assert tail == expected_draft(engine, PROMPT + committed, 6, mode)
-        new = [*tail[:agreed], 60 + epoch]
-        harness.commit("s", len(committed), new, epoch)
-        committed += new
-    harness.core.step()
+
+    def right(committed):
+        return expected_draft(engine, PROMPT + committed, 6, mode)
+
+    committed = committed_in_rounds(
+        harness, (0, 3, 6, 1, 5), 6, right if mode.exact_match else None
+    )
     cache = harness.state.cache
     text = PROMPT + committed
     assert cache.length == len(text)

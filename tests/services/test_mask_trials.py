@@ -76,12 +76,6 @@ def test_without_enough_text_it_rests():
     assert not harness.core.step()
 
 
-def test_without_a_search_it_rests():
-    harness = Searching(BAD, None)
-    harness.begin(2 * WINDOW)
-    assert not harness.core.step()
-
-
 def test_a_search_that_is_over_rests_and_says_so_once(caplog):
     caplog.set_level("INFO")
     harness = Searching(rules=SearchRules(0.5, patience=3, enough=1.0))

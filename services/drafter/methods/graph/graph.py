@@ -30,7 +30,7 @@ class GraphDrafter(ModelDrafter):
     """One step of each session's graph at a time, all sessions in one forward.
 
     `num_candidates` of a session is how many candidates a node has at most; with 1 a
-    graph is a chain. `figures` counts what was drafted and what merging saved.
+    graph is a chain.
     """
 
     modes = frozenset({VerifyMode.GREEDY, VerifyMode.COUPLED})
@@ -61,4 +61,4 @@ class GraphDrafter(ModelDrafter):
         longest = self._engine.max_context_length
         plan = self._growth(opening) or default_growth()
         with freed_on_error(self._own_cache(key, opening, reserve + NODES_IN_KV)) as cache:
-            return GraphSession(opening, cache, vocab_size, longest, rules, plan, self.figures)
+            return GraphSession(opening, cache, vocab_size, longest, rules, plan)

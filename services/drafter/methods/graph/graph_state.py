@@ -16,7 +16,7 @@ rolls back to the round's start.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from services.contract.types import DraftTree, OpenDraft
@@ -35,28 +35,6 @@ NODES_IN_KV = 64
 """Room for nodes that a session reserves beside its text."""
 
 
-@dataclass(slots=True)
-class GraphFigures:
-    """What all sessions of a drafter of trees did so far.
-
-    `steps`: forwards, each session's part counted; `expanded`: nodes fed; `made`: nodes
-    made; `merged`: candidates that became edges, so were not drafted again; `drafts`
-    and `sent`: drafts and their nodes; `copied`: those of them that had been drafted for
-    another path already; `kept`: drafts that outlived a text that grew; `repaired`: texts
-    that took a merged edge, so that K/V behind it was fed again.
-    """
-
-    steps: int = 0
-    expanded: int = 0
-    made: int = 0
-    merged: int = 0
-    drafts: int = 0
-    sent: int = 0
-    copied: int = 0
-    kept: int = 0
-    repaired: int = 0
-
-
 class GraphSession:
     """One session that drafts trees; proposes ids below `vocab_size` only."""
 
@@ -68,7 +46,6 @@ class GraphSession:
         longest: int,
         rules: GraphRules,
         plan: GrowthPlan,
-        figures: GraphFigures,
         *,
         by_rank: bool = False,
     ) -> None:
@@ -81,7 +58,7 @@ class GraphSession:
         self.vocab_size = vocab_size
         self.caught_up = False
         self._opening, self._longest = opening, longest
-        self._rules, self._plan, self._figures = rules, plan, figures
+        self._rules, self._plan = rules, plan
         self._by_rank = by_rank
         self._growth = plan.growth(1)
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
@@ -122,7 +99,6 @@ class GraphSession:
         if new and len(real) == len(new):
             self._descend(real, ask.text)
         else:
-            self._figures.repaired += len(real) < len(path)
             self._keep_in_kv(self._entries(real))
             self._start(ask.text)
 
@@ -153,7 +129,6 @@ class GraphSession:
         self._in_kv = [index[node] for node in self._in_kv if index.get(node, ROOT) != ROOT]
         self._root, self._graph = len(text), graph
         self._steps = max(0, self._steps - len(path))
-        self._figures.kept += bool(graph.nodes)
 
     def _entries(self, path: Sequence[int]) -> list[int]:
         """Where in the tree's KV the nodes of a path lie, as far as they are there."""
@@ -172,10 +147,6 @@ class GraphSession:
         if not self._graph[ROOT].expanded or self._frontier(ask):
             return None
         copied, parents = self._graph.unfolded(ask.room, self._growth.nodes)
-        figures = self._figures
-        figures.drafts += 1
-        figures.sent += len(copied)
-        figures.copied += len(copied) - len(set(copied))
         proposal = PROPOSALS[self._opening.mode]
         tree = DraftTree(self._graph.tokens(copied), tuple(parents), proposal=proposal)
         # A graph may happen to be a chain; a tree behind it would be lost with its verdict.
@@ -213,7 +184,6 @@ class GraphSession:
         self.caught_up = feed.complete
         if feed.parents is not None:
             self._in_kv += self._feeding
-            self._figures.expanded += len(self._feeding)
 
     def places(self, ask: Ask) -> list[Place]:
         """The nodes that were fed, or the text."""
@@ -235,13 +205,9 @@ class GraphSession:
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
         """Take in the candidates after each node that was fed; the draft when it is grown."""
-        made, merged = len(self._graph.nodes), self._graph.merged
         for node, level in zip(self._feeding, levels, strict=True):
             self._graph.expand(node, self._weighed(level))
         self._steps += 1
-        self._figures.steps += 1
-        self._figures.made += len(self._graph.nodes) - made
-        self._figures.merged += self._graph.merged - merged
         return self.drafted(ask) or Proposed()
 
     def _weighed(self, level: Level) -> Level:

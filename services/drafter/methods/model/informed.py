@@ -21,7 +21,7 @@ from services.contract.types import (
     estimate_capability,
     rows_capability,
 )
-from services.drafter.combined import combined
+from services.drafter.combined import CombinedDrafter
 from services.drafter.methods.eagle.sessions import AnchoredPlaces
 from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.model import ModelDrafter
@@ -31,10 +31,7 @@ from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey, states
 
 
 class InformedDrafter:
-    """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`.
-
-    `methods`: the names of the two.
-    """
+    """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`."""
 
     samples = False
     trees = True
@@ -46,11 +43,11 @@ class InformedDrafter:
         rules: AheadRules,
         lengthen: int = 0,
         clock: Callable[[], float] = time.perf_counter,
-        methods: tuple[str, str] = ("ngram", "model"),
+        name: str = "model",
     ) -> None:
-        """`clock`: seconds."""
-        self._ngram, self._model, self._name = ngram, model, ",".join(methods)
-        self._chains = combined(methods, dict(zip(methods, (ngram, model), strict=True)), lengthen)
+        """`clock`: seconds. `name`: of the model's method."""
+        self._ngram, self._model, self._name = ngram, model, f"ngram,{name}"
+        self._chains = CombinedDrafter({"ngram": ngram, name: model}, lengthen)
         self._ahead, self._awaited = Ahead(model.engine, rules, clock), rules.awaited
         self._places: dict[SessionKey, Places | None] = {}
         """Of sessions with small trees; None where the model cannot follow."""

@@ -24,7 +24,7 @@ from services.contract.errors import InvalidRequest
 from services.contract.types import OpenDraft, VerifyMode, WorkerDescription
 from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.methods.graph.draft_graph import GraphRules
-from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphFigures, GraphSession
+from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
 from services.drafter.methods.graph.tree_growth import GrowthPlan
 from services.drafter.methods.model.candidates import PROPOSALS, Place, candidates_at
 from services.drafter.methods.model.forms import TextForm, form_of
@@ -87,7 +87,6 @@ class ModelDrafter:
         self._borrowing = borrowing
         self._trees = trees
         self._plans = {} if trees is None else {mode: trees() for mode in _TREE_MODES}
-        self.figures = GraphFigures()
         self._step_tokens = step_tokens
         self._q_top = q_top
         self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
@@ -199,9 +198,7 @@ class ModelDrafter:
             with freed_on_error(self._cache(key, opening, reserve)) as cache:
                 return self._chain(opening, cache, vocab_size, longest)
         with freed_on_error(self._own_cache(key, opening, reserve + NODES_IN_KV)) as cache:
-            return self._tree(
-                opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
-            )
+            return self._tree(opening, cache, vocab_size, longest, TREE_RULES, plan, by_rank=True)
 
     def _growth(self, opening: OpenDraft) -> GrowthPlan | None:
         """How far the session's trees grow: one that shares nothing finds that out for itself."""
