@@ -49,11 +49,47 @@ def flags_of(spec):
     return flags
 
 
-def test_without_a_draft_model_the_verifier_has_every_core(site):
-    for options in (ClusterOptions("big"), ClusterOptions("big", drafters=0)):
-        verifier = settings_of(worker_specs(options, site)[0])
-        assert (verifier.target, verifier.dtype) == ("big", "float32")
-        assert (verifier.threads, verifier.cpus) == (2, (0, 1))
+@pytest.mark.parametrize(
+    ("options", "threads", "cpus"),
+    [
+        ({}, 2, (0, 1)),
+        ({"drafters": 0}, 2, (0, 1)),
+        ({"tensor_parallel": 2, "engine": "vllm"}, 1, (0, 1)),
+        ({"tensor_parallel": 4, "engine": "vllm"}, 1, (0, 1)),
+        ({"verifier_threads": 3}, 3, ()),
+        ({"pin": False}, 2, ()),
+    ],
+    ids=str,
+)
+def test_without_a_draft_model_the_verifier_has_every_core(site, options, threads, cpus):
+    """Its ranks share them; threads that are asked for are not pinned."""
+    verifier = settings_of(worker_specs(ClusterOptions("big", **options), site)[0])
+    assert (verifier.target, verifier.dtype) == ("big", "float32")
+    assert (verifier.threads, verifier.cpus) == (threads, cpus)
+
+
+MODEL = {"draft": "small", "dtype": "auto", "method_names": ("ngram", "model")}
+HEAD = {"draft": DEMO_HEAD, "draft_base": "big", "method_names": ("eagle",)}
+SKIPPING = {"target": "big", "dtype": "bfloat16", "method_names": ("skip", "ngram")}
+AHEAD = {"target": "big", "dtype": "bfloat16", "method_names": ("lookahead",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"draft": "small"}, MODEL),
+        ({"draft": DEMO_HEAD, "method": "eagle", "pool": True}, HEAD),
+        ({"method": "skip,ngram", "pool": True}, SKIPPING),
+        ({"lookahead": "f.bin", "pool": True}, AHEAD | {"lookahead": "f.bin"}),
+    ],
+    ids=["model", "head", "skip", "lookahead"],
+)
+def test_a_drafter_of_its_own_has_a_core_of_its_own(site, options, expected):
+    specs = worker_specs(ClusterOptions("big", dtype="bfloat16", **options), site)
+    verifier, drafter = map(settings_of, specs)
+    assert (verifier.threads, verifier.cpus) == (1, (0,))
+    assert (drafter.threads, drafter.cpus) == (1, (1,))
+    assert {name: getattr(drafter, name) for name in expected} == expected
 
 
 def test_n_grams_are_drafted_beside_the_verifier(site):
@@ -82,15 +118,6 @@ def test_several_verifiers_draft_beside_where_they_are_told_to(site):
     assert [spec.name for spec in specs] == ["verifier-1", "verifier-2"]
     for spec in specs:
         assert drafter_settings(flags_of(spec), settings_of(spec)).method_names == ("ngram",)
-
-
-def test_a_draft_model_has_a_core_of_its_own(site):
-    options = ClusterOptions(target="big", draft="small", dtype="bfloat16")
-    verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.threads, verifier.cpus) == (1, (0,))
-    assert (drafter.threads, drafter.cpus) == (1, (1,))
-    assert (drafter.draft, drafter.dtype) == ("small", "auto")
-    assert drafter.method_names == ("ngram", "model")
 
 
 def beside(site, **options):
@@ -132,22 +159,6 @@ def test_a_head_drafts_beside_the_states_that_it_needs(site, head):
     assert drafter.method_names == ("ngram", "eagle")
     assert (drafter.draft, drafter.draft_base, drafter.dtype) == (head, "big", "auto")
     assert describe(ClusterOptions("big", draft=head)).endswith(f"ngram,eagle ({head}), too")
-
-
-def test_a_head_may_have_a_process_and_a_core_of_its_own(site, head):
-    options = ClusterOptions("big", draft=head, method="eagle", pool=True)
-    verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
-    assert (drafter.draft, drafter.draft_base) == (head, "big")
-    assert drafter.method_names == ("eagle",)
-
-
-def test_the_processes_of_a_split_verifier_share_its_cores(site):
-    options = ClusterOptions(target="big", tensor_parallel=2, engine="vllm")
-    verifier = settings_of(worker_specs(options, site)[0])
-    assert (verifier.tensor_parallel, verifier.threads, verifier.cpus) == (2, 1, (0, 1))
-    options = ClusterOptions(target="big", tensor_parallel=4, engine="vllm")
-    assert settings_of(worker_specs(options, site)[0]).threads == 1
 
 
 def test_a_split_verifier_drafts_for_nobody(site):
@@ -318,33 +329,6 @@ def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
     assert (drafter.method_names, drafter.draft) == (("skip",), None)
 
 
-def test_a_drafter_that_skips_may_run_the_target_on_a_core_of_its_own(site):
-    options = ClusterOptions(target="big", method="skip,ngram", dtype="bfloat16", pool=True)
-    verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
-    assert (drafter.target, drafter.dtype) == ("big", "bfloat16")
-    assert drafter.method_names == ("skip", "ngram")
-
-
-def test_look_ahead_embeddings_may_run_the_target_on_a_core_of_its_own(site):
-    options = ClusterOptions(target="big", lookahead="f.safetensors", dtype="bfloat16", pool=True)
-    verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
-    assert (drafter.lookahead, drafter.target) == ("f.safetensors", "big")
-    assert (drafter.method_names, drafter.dtype) == (("lookahead",), "bfloat16")
-
-
-def test_a_number_of_threads_that_is_asked_for_is_not_pinned(site):
-    options = ClusterOptions(target="big", verifier_threads=3)
-    verifier = settings_of(worker_specs(options, site)[0])
-    assert (verifier.threads, verifier.cpus) == (3, ())
-
-
-def test_no_pin_keeps_the_threads(site):
-    verifier = settings_of(worker_specs(ClusterOptions(target="big", pin=False), site)[0])
-    assert (verifier.threads, verifier.cpus) == (2, ())
-
-
 def test_every_worker_has_a_name_a_ready_file_and_the_store(site):
     options = ClusterOptions(target="big", draft="small", verifiers=2, drafters=2)
     specs = worker_specs(options, site)
@@ -364,10 +348,6 @@ def test_a_password_of_redis_is_in_no_command_line(site):
     for spec in (*worker_specs(options, secret), *orchestrator_specs(options, secret)):
         assert "hunter2" not in " ".join(spec.argv)
         assert spec.environment == {"PACELINE_REDIS": secret.redis}
-
-
-def test_no_drafters_leave_the_verifier_alone(site):
-    assert len(worker_specs(ClusterOptions(target="big", drafters=0), site)) == 1
 
 
 def test_the_orchestrator_listens_where_it_is_told(site):
