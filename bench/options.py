@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,22 +167,14 @@ class BenchOptions(Models):
     def _cluster(self, drafter: str) -> ClusterOptions:
         methods, place = _split_drafter(drafter)
         drafts = not drafter or _run_a_draft(methods)
-        return ClusterOptions(
-            target=self.target,
-            draft=self.head if "eagle" in methods else self.draft if drafts else None,
-            lookahead=self.lookahead if not drafter or "lookahead" in methods else None,
-            skip_mask=self.skip_mask,
-            engine=self.engine,
-            execution=self.execution,
-            batch_invariant=self.batch_invariant,
-            verifier_device=self.verifier_device,
-            drafter_device=self.drafter_device,
-            method=",".join(methods) if drafter else self.method,
-            pool=PLACES[place[0]] if place else self.pool,
-            dtype=self.dtype,
-            draft_dtype=self.draft_dtype,
-            pacings=self.served_pacings,
-        )
+        own = {
+            "draft": self.head if "eagle" in methods else self.draft if drafts else None,
+            "lookahead": self.lookahead if not drafter or "lookahead" in methods else None,
+            "method": ",".join(methods) if drafter else self.method,
+            "pool": PLACES[place[0]] if place else self.pool,
+        }
+        models = {one.name: getattr(self, one.name) for one in fields(Models)}
+        return ClusterOptions(**{**models, **own}, pacings=self.served_pacings)
 
     @property
     def plain_all_cores(self) -> ClusterOptions | None:

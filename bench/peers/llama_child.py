@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,20 +16,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench.peers.lines import Lines, Request
+from services.runtime.embedded_redis import tied
 from services.runtime.ports import free_port
 from services.runtime.tether import die_with
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0
-_TETHERED = """
-import os, sys
-from services.runtime.tether import die_with
-die_with(int(sys.argv[1]))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 def command(settings: dict[str, Any], port: int) -> list[str]:
@@ -43,9 +40,10 @@ def command(settings: dict[str, Any], port: int) -> list[str]:
         "--parallel": slots,
         "--ctx-size": settings["max_context"] * slots,
     }
-    words = [settings["command"], *(str(one) for pair in arguments.items() for one in pair)]
+    program = shutil.which(settings["command"]) or settings["command"]
     # The server must not outlive this process, whatever ends it.
-    return [sys.executable, "-c", _TETHERED, str(os.getpid()), *words]
+    command = tied(Path(program), settings["command"])
+    return command + [str(one) for pair in arguments.items() for one in pair]
 
 
 def start(settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], str]:

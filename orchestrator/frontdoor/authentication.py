@@ -24,8 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.contract.errors import StartError, Unauthenticated
+from services.runtime.atomic_file import read_bytes
 from services.runtime.serving.bearer import digest_of
-from services.runtime.serving.reloading import Reloading, read_bytes
+from services.runtime.serving.reloading import Reloading
 
 SETTING = "tokens_file"
 # Shorter than any token that we draw: what is quoted of a file is none of them.

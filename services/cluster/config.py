@@ -12,28 +12,22 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from services.contract.errors import StartError
+from services.runtime.atomic_file import read_text
 
 if TYPE_CHECKING:
     from services.cluster.flags import Flag
 
 Given = dict[str, str | list[str]]
 """Values by flag, as a person types them; one whose flag is repeated has a list."""
-LARGEST = 1 << 20
-"""Bytes of a file."""
 LONGEST_SHOWN = 200
 """Characters of a key or a value that an error repeats."""
 
 
 def load(path: Path) -> dict[str, Any]:
     """What a file says. Raises StartError for one that is no TOML, too large or not readable."""
+    text = read_text("--config", path)
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise StartError(f"--config: {path} is larger than {LARGEST >> 20} MiB")
-        return tomllib.loads(content.decode("utf-8"))
-    except OSError as error:
-        raise StartError(f"--config: cannot read {path}: {error.strerror}") from None
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise StartError(f"--config: {path} is no TOML: {error}") from None
 

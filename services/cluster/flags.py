@@ -282,11 +282,6 @@ class Flags:
         return not_allowed(flag.on if flag.on in self._given else flag.variable, detail)
 
 
-def variable(kind: Any, name: str) -> str:
-    """The environment variable of a field."""
-    return Flag(kind, name, kind.__pydantic_fields__[name]).variable
-
-
 def complain(name: str, error: Exception, status: int) -> int:
     """One line on stderr; the status."""
     print(f"paceline {name}: {one_line(error)}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ import importlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -63,9 +62,6 @@ def flags_of(name: str) -> Flags:
     kinds += [beside.BesideSettings] if name == "verifier" else []
     summary, helps = kinds[0].__doc__ or "", ("--help", "-h")
     return Flags(f"paceline {name}", summary, *kinds, helps=helps, roles={})
-
-
-FLAGS = {name: partial(flags_of, name) for name in ROLES}
 
 
 def run_process(name: str, arguments: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.contract.errors import StartError
+from services.runtime.atomic_file import read_bytes
 from services.runtime.options import option, options
 
 Addresses = Annotated[
@@ -53,7 +53,4 @@ class Connection:
 
 
 def _read(flag: str, path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as error:
-        raise StartError(f"--{flag}: cannot read {path}: {error.strerror}") from error
+    return None if path is None else read_bytes(f"--{flag}", path)

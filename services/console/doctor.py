@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import psutil
 import services.engine.start as start
 from services.cluster.flags import complain
 from services.contract.errors import StartError
+from services.runtime.affinity import available_cores
 from services.runtime.options import option, options
 
 
@@ -54,16 +54,21 @@ class Choice:
 def run_doctor(options: DoctorOptions) -> int:
     """Say what there is; the exit status, 1 = nothing here runs a model, or not this one."""
     engines, gpus = start.installed(), start.gpus()
+    _show("machine", _machine())
+    _show("devices", *(gpus or ["no GPU that torch sees"]))
+    _show("engines", *(f"{one.name:<8} {one.version or one.problem}" for one in engines))
     try:
         checkpoint = read_checkpoint(options.target) if options.target else None
         choice = choose(engines, gpus, checkpoint)
-        servers = _servers(options.redis) if options.redis else []
+        if checkpoint:
+            _show("target", f"{options.target}: {_described(checkpoint)}")
+        _show("choice", choice.flags, f"because {choice.reason}")
+        if options.redis:
+            from services.console.doctor_redis import describe
+
+            _show("redis", *describe(options.redis))
     except StartError as error:
-        _show(_machine(gpus), _engines(engines))
         return complain("doctor", error, status=1)
-    target = [("target", f"{options.target}: {_described(checkpoint)}")] if checkpoint else []
-    chosen = [("choice", choice.flags), ("", f"because {choice.reason}")]
-    _show(_machine(gpus), _engines(engines), [*target, *chosen], servers)
     return 0
 
 
@@ -126,35 +131,13 @@ def _described(checkpoint: Checkpoint) -> str:
     return checkpoint.kind + quantized
 
 
-Lines = Sequence[tuple[str, str]]
-
-
-def _machine(gpus: Sequence[str]) -> Lines:
+def _machine() -> str:
     memory = psutil.virtual_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     size = f"{memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free"
-    devices = gpus or ["no GPU that torch sees"]
-    own = f"{cores} cores ({platform.machine()}), {size}"
-    return [("machine", own), *zip(("devices", *[""] * len(devices)), devices, strict=False)]
+    return f"{len(available_cores())} cores ({platform.machine()}), {size}"
 
 
-def _engines(engines: Sequence[start.Installed]) -> Lines:
-    labels = iter(("engines", *[""] * len(engines)))
-    return [(next(labels), f"{one.name:<8} {one.version or one.problem}") for one in engines]
-
-
-def _servers(url: str) -> Lines:
-    from services.console.doctor_redis import describe
-
-    servers = describe(url)
-    return list(zip(("redis", *[""] * len(servers)), servers, strict=False))
-
-
-def _show(*groups: Lines) -> None:
-    for label, text in _joined(groups):
-        print(f"{label:<9} {text}")
-
-
-def _joined(groups: Sequence[Lines]) -> Iterator[tuple[str, str]]:
-    for group in groups:
-        yield from group
+def _show(label: str, *lines: str) -> None:
+    for line in lines:
+        print(f"{label:<9} {line}")
+        label = ""

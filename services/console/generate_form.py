@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
+from services.runtime.atomic_file import read_text
 from services.runtime.options import option, options
 
 
@@ -102,12 +103,4 @@ def _json(flag: str, given: str, kind: type, words: str) -> Any:
 
 def _text(flag: str, given: str) -> str:
     """What was given, or the file after an @."""
-    if not given.startswith("@"):
-        return given
-    path = Path(given[1:])
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise StartError(f"{flag}: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise StartError(f"{flag}: {path} is not text in UTF-8") from None
+    return read_text(flag, Path(given[1:])) if given.startswith("@") else given

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -202,12 +203,15 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 
 def flags_of(name: str) -> Flags:
-    """The flags of a command that is no process."""
+    """The flags of a command."""
     from services.cluster.flags import Flags
 
+    if name in PROCESSES:
+        own: Flags = import_module("services.cluster.process").flags_of(name)
+        return own
     command = COMMANDS[name]
-    processes = import_module("services.cluster.process").FLAGS if command.roles else None
-    return Flags(f"paceline {name}", command.summary, command.kind(), roles=processes)
+    roles = {role: partial(flags_of, role) for role in PROCESSES} if command.roles else None
+    return Flags(f"paceline {name}", command.summary, command.kind(), roles=roles)
 
 
 def overview() -> str:

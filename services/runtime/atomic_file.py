@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and small ones that are read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.contract.errors import StartError
+
+MOST_BYTES = 1 << 20
+"""No certificate, list of tokens, schema or file of flags is larger."""
+
+
+def read_bytes(setting: str, path: Path) -> bytes:
+    """A small file's content; StartError, naming the setting, when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise StartError(f"{setting}: cannot read {path}: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise StartError(f"{setting}: {path}: larger than {MOST_BYTES} bytes")
+    return content
+
+
+def read_text(setting: str, path: Path) -> str:
+    """The same, of what is text in UTF-8."""
+    try:
+        return read_bytes(setting, path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise StartError(f"{setting}: {path} is not text in UTF-8") from None
 
 
 def write_whole(setting: str, path: Path, text: str) -> None:

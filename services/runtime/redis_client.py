@@ -26,9 +26,10 @@ from redis.credentials import CredentialProvider
 
 from services.contract.errors import StartError
 from services.runtime import redis_url
+from services.runtime.atomic_file import read_bytes
 from services.runtime.redis_cluster import RedisCluster
 from services.runtime.redis_url import Login, RedisUrl
-from services.runtime.serving.reloading import Reloading, read_bytes
+from services.runtime.serving.reloading import Reloading
 
 DEFAULT_PREFIX = "paceline:"
 Client = Redis | RedisCluster

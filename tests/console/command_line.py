@@ -17,8 +17,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from services.cluster import flags as typed
-from services.console.main import COMMANDS, PROCESSES
-from tests.console.typed import flags_of
+from services.console.main import COMMANDS, PROCESSES, flags_of
 
 FILE = Path(__file__).with_name("command_line.json")
 REWRITE = "python -m tests.console.command_line"
@@ -76,39 +75,6 @@ def read() -> Commands:
     found = {f"paceline {name}": dict(_flags(name)) for name in COMMANDS}
     found["paceline"] = {"--help": {"kind": "switch", "default": False}}
     return {command: dict(sorted(found[command].items())) for command in sorted(found)}
-
-
-def differences(before: Commands, now: Commands) -> list[str]:
-    """A sentence for each command or flag that is gone, new or another."""
-    return [
-        sentence
-        for command in sorted({*before, *now})
-        for sentence in _of_command(command, before.get(command), now.get(command))
-    ]
-
-
-def _of_command(
-    command: str, before: dict[str, Flag] | None, now: dict[str, Flag] | None
-) -> Iterator[str]:
-    if before is None or now is None:
-        yield f"`{command}` is {'new' if before is None else 'gone'}."
-        return
-    for name in sorted({*before, *now}):
-        if name not in now:
-            yield f"`{command}` has lost {name}."
-        elif name not in before:
-            yield f"`{command}` has {name}, which is new."
-        else:
-            yield from _of_flag(f"`{command} {name}`", before[name], now[name])
-
-
-def _of_flag(flag: str, before: Flag, now: Flag) -> Iterator[str]:
-    for fact in sorted({*before, *now}):
-        old, new = (
-            json.dumps(facts[fact]) if fact in facts else "absent" for facts in (before, now)
-        )
-        if old != new:
-            yield f"{flag}: `{fact}` was {old} and is {new}."
 
 
 def _flags(name: str) -> Iterator[tuple[str, Flag]]:

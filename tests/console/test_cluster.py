@@ -51,7 +51,7 @@ def flags_of(spec):
 
 def test_without_a_draft_model_the_verifier_has_every_core(site):
     for options in (ClusterOptions("big"), ClusterOptions("big", drafters=0)):
-        verifier = settings_of(worker_specs(options, site)[0])
+        [verifier] = map(settings_of, worker_specs(options, site))
         assert (verifier.target, verifier.dtype) == ("big", "float32")
         assert (verifier.threads, verifier.cpus) == (2, (0, 1))
 
@@ -223,21 +223,6 @@ def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
     assert (drafter.method_names, drafter.lookahead) == (("lookahead",), "f.safetensors")
 
 
-def test_the_engine_is_that_of_both_roles_but_for_a_head(site, monkeypatch):
-    monkeypatch.setenv("PACELINE_ENGINE", "vllm")  # as vLLM's image has it
-    options = ClusterOptions("big", draft="small", engine="vllm", pool=True)
-    assert [settings_of(spec).engine for spec in worker_specs(options, site)] == ["vllm"] * 2
-    with_a_head = ClusterOptions("big", draft=DEMO_HEAD, engine="vllm", pool=True)
-    engines = [settings_of(spec).engine for spec in worker_specs(with_a_head, site)]
-    assert engines == ["vllm", "native"]
-
-
-@pytest.mark.parametrize("drafting", [{"method": "skip"}, {"lookahead": "f.safetensors"}])
-def test_what_drafts_with_the_target_is_refused_on_another_engine(drafting):
-    with pytest.raises(StartError, match="draft on the native engine alone"):
-        ClusterOptions("big", engine="vllm", **drafting).check()
-
-
 def test_each_role_has_devices_of_its_own(site):
     devices = {"verifier_device": ("cuda:0", "cuda:1"), "drafter_device": ("cuda:2",)}
     options = ClusterOptions("big", draft="small", verifiers=3, drafters=2, **devices)
@@ -254,13 +239,6 @@ def test_a_device_of_both_roles_is_shared_between_them(site):
     shares = [settings_of(spec).memory_share for spec in specs]
     assert None not in shares
     assert sum(shares) < 1
-
-
-def test_all_that_run_a_model_by_vllm_run_it_in_the_same_way(site):
-    options = ClusterOptions("big", draft="small", engine="vllm", execution="compiled")
-    assert [settings_of(spec).execution for spec in worker_specs(options, site)] == ["compiled"] * 2
-    with pytest.raises(StartError, match="--execution: only --engine vllm has others than eager"):
-        ClusterOptions("big", execution="compiled").check()
 
 
 class Starts:
@@ -293,19 +271,33 @@ async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, d
     assert addresses == ["verifier-1:1", "drafter-1:1", "orchestrator:1"]
 
 
-@pytest.mark.parametrize("draft", [None, DEMO_HEAD])
-def test_a_drafter_that_vllm_does_not_run_heeds_no_variable_for_it(site, monkeypatch, draft):
-    monkeypatch.setenv("PACELINE_ENGINE", "vllm")
+@pytest.mark.parametrize("draft", ["small", None, DEMO_HEAD])
+def test_the_engine_is_that_of_both_roles_but_where_vllm_runs_no_draft(site, monkeypatch, draft):
+    monkeypatch.setenv("PACELINE_ENGINE", "vllm")  # as vLLM's image has it
     monkeypatch.setenv("PACELINE_EXECUTION", "compiled")
     options = ClusterOptions("big", draft=draft, pool=True, engine="vllm", execution="compiled")
     verifier, drafter = map(settings_of, worker_specs(options, site))
     assert (verifier.engine, verifier.execution) == ("vllm", "compiled")
-    assert (drafter.engine, drafter.execution) == ("native", "eager")
+    by_vllm = ("vllm", "compiled") if draft == "small" else ("native", "eager")
+    assert (drafter.engine, drafter.execution) == by_vllm
 
 
-def test_ranks_are_not_told_which_device_to_take():
-    with pytest.raises(StartError, match="ranks take devices by themselves"):
-        ClusterOptions("big", tensor_parallel=2, engine="vllm", verifier_device=("cuda:1",)).check()
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"execution": "compiled"}, "--execution: only --engine vllm has others than eager"),
+        ({"tensor_parallel": 2}, "--tensor-parallel: only --engine vllm splits a model"),
+        ({"engine": "vllm", "method": "skip"}, "draft on the native engine alone"),
+        ({"engine": "vllm", "lookahead": "f"}, "draft on the native engine alone"),
+        (
+            {"engine": "vllm", "tensor_parallel": 2, "verifier_device": ("cuda:1",)},
+            "ranks take devices by themselves",
+        ),
+    ],
+)
+def test_what_no_engine_does_is_refused(asked, why):
+    with pytest.raises(StartError, match=why):
+        ClusterOptions("big", **asked).check()
 
 
 def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
@@ -313,36 +305,32 @@ def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
     monkeypatch.setenv("PACELINE_DRAFT", "small")
     spec, *_ = worker_specs(ClusterOptions(target="big", pool=True), site)
     assert drafter_settings(flags_of(spec), settings_of(spec)) is None
-    monkeypatch.setenv("PACELINE_DRAFTING", "skip")
+    monkeypatch.setenv("PACELINE_DRAFTING", "skip,ngram")
+    monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
     drafter = drafter_settings(flags_of(spec), settings_of(spec))
-    assert (drafter.method_names, drafter.draft) == (("skip",), None)
+    assert (drafter.method_names, drafter.draft) == (("skip", "ngram"), None)
+    assert drafter.ngram_max == 6
 
 
-def test_a_drafter_that_skips_may_run_the_target_on_a_core_of_its_own(site):
-    options = ClusterOptions(target="big", method="skip,ngram", dtype="bfloat16", pool=True)
+@pytest.mark.parametrize(
+    ("asked", "methods"),
+    [
+        ({"method": "skip,ngram"}, ("skip", "ngram")),
+        ({"lookahead": "f.safetensors"}, ("lookahead",)),
+    ],
+)
+def test_what_drafts_with_the_target_may_run_it_on_a_core_of_its_own(site, asked, methods):
+    options = ClusterOptions("big", dtype="bfloat16", pool=True, **asked)
     verifier, drafter = map(settings_of, worker_specs(options, site))
     assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
     assert (drafter.target, drafter.dtype) == ("big", "bfloat16")
-    assert drafter.method_names == ("skip", "ngram")
+    assert (drafter.method_names, drafter.lookahead) == (methods, options.lookahead)
 
 
-def test_look_ahead_embeddings_may_run_the_target_on_a_core_of_its_own(site):
-    options = ClusterOptions(target="big", lookahead="f.safetensors", dtype="bfloat16", pool=True)
-    verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
-    assert (drafter.lookahead, drafter.target) == ("f.safetensors", "big")
-    assert (drafter.method_names, drafter.dtype) == (("lookahead",), "bfloat16")
-
-
-def test_a_number_of_threads_that_is_asked_for_is_not_pinned(site):
-    options = ClusterOptions(target="big", verifier_threads=3)
-    verifier = settings_of(worker_specs(options, site)[0])
-    assert (verifier.threads, verifier.cpus) == (3, ())
-
-
-def test_no_pin_keeps_the_threads(site):
-    verifier = settings_of(worker_specs(ClusterOptions(target="big", pin=False), site)[0])
-    assert (verifier.threads, verifier.cpus) == (2, ())
+@pytest.mark.parametrize(("asked", "threads"), [({"verifier_threads": 3}, 3), ({"pin": False}, 2)])
+def test_threads_that_are_asked_for_are_not_pinned_nor_any_without_pin(site, asked, threads):
+    [verifier] = map(settings_of, worker_specs(ClusterOptions(target="big", **asked), site))
+    assert (verifier.threads, verifier.cpus) == (threads, ())
 
 
 def test_every_worker_has_a_name_a_ready_file_and_the_store(site):
@@ -366,10 +354,6 @@ def test_a_password_of_redis_is_in_no_command_line(site):
         assert spec.environment == {"PACELINE_REDIS": secret.redis}
 
 
-def test_no_drafters_leave_the_verifier_alone(site):
-    assert len(worker_specs(ClusterOptions(target="big", drafters=0), site)) == 1
-
-
 def test_the_orchestrator_listens_where_it_is_told(site):
     [spec] = orchestrator_specs(ClusterOptions(target="big", host="::1", port=7000), site)
     settings = settings_of(spec)
@@ -383,14 +367,6 @@ def test_one_orchestrator_for_each_pacing_and_only_the_first_on_the_port(site):
     specs = orchestrator_specs(options, site)
     assert [spec.name for spec in specs] == ["orchestrator-fixed", "orchestrator-eager"]
     assert [(s.pacing, s.port) for s in map(settings_of, specs)] == [("fixed", 7000), ("eager", 0)]
-
-
-def test_ps_shows_each_process_by_its_command(site):
-    options = ClusterOptions(target="big", pool=True)
-    commands = [" ".join(spec.argv) for spec in worker_specs(options, site)]
-    commands += [" ".join(spec.argv) for spec in orchestrator_specs(options, site)]
-    for role, command in zip(("verifier", "drafter", "orchestrator"), commands, strict=True):
-        assert f"paceline {role}" in command
 
 
 def test_synthetic_workers_have_no_model_and_no_core_of_their_own(site, tmp_path):

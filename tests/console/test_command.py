@@ -35,14 +35,6 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     assert done.stdout.rstrip().endswith("loaded []")
 
 
-@pytest.mark.parametrize("role", ["orchestrator", "drafter", "verifier"])
-def test_every_process_explains_its_settings(role):
-    done = paceline(role, "--help")
-    assert done.returncode == 0
-    for word in ("--port", "--redis", "--ready-file", "PACELINE_PORT", "--log-level"):
-        assert word in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import services.cluster.beside
-import services.console.demo
-import services.console.generate
-import services.console.up
 from services.cluster import process
+from services.console.main import flags_of
 from tests.console.command_line import (
     FILE,
     REWRITE,
-    Commands,
     Flag,
     as_text,
-    differences,
     held,
     read,
 )
-from tests.console.typed import flags_of, paceline
+from tests.console.typed import paceline
 from tests.console.typed import read as read_options
 
 HELD = held()
@@ -49,92 +42,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_line_is_the_one_that_the_file_holds() -> None:
-    found = differences(HELD, read())
-    if found:
-        pytest.fail("\n".join(["The command line has changed.", *found, ACCEPT]), pytrace=False)
-
-
-def test_the_file_is_as_its_command_writes_it() -> None:
-    assert FILE.read_text("utf-8") == as_text(read()), ACCEPT
-
-
-def lose_a_command(commands: Commands) -> None:
-    del commands["paceline token"]
-
-
-def lose_a_flag(commands: Commands) -> None:
-    del commands["paceline up"]["--pin"]
-
-
-def lose_a_process_s_flag(commands: Commands) -> None:
-    del commands["paceline verifier"]["--drafting"]
-
-
-def lose_a_short_flag(commands: Commands) -> None:
-    del commands["paceline drafter"]["--help"]["short"]
-
-
-def lose_a_variable(commands: Commands) -> None:
-    del commands["paceline generate"]["--token"]["env"]
-
-
-def lose_the_flag_that_turns_off(commands: Commands) -> None:
-    del commands["paceline up"]["--pool"]["off"]
-
-
-def change_a_default(commands: Commands) -> None:
-    commands["paceline orchestrator"]["--port"]["default"] = 0
-
-
-def drop_a_choice(commands: Commands) -> None:
-    commands["paceline orchestrator"]["--pacing"]["choices"].remove("matched")
-
-
-def drop_a_bound(commands: Commands) -> None:
-    commands["paceline up"]["--port"]["bounds"].remove("<= 65535")
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lose_a_command, "`paceline token` is gone."),
-        (lose_a_flag, "`paceline up` has lost --pin."),
-        (lose_a_process_s_flag, "`paceline verifier` has lost --drafting."),
-        (lose_a_short_flag, '`paceline drafter --help`: `short` was ["-h"] and is absent.'),
-        (
-            lose_a_variable,
-            '`paceline generate --token`: `env` was "PACELINE_TOKEN" and is absent.',
-        ),
-        (
-            lose_the_flag_that_turns_off,
-            '`paceline up --pool`: `off` was "--beside" and is absent.',
-        ),
-        (change_a_default, "`paceline orchestrator --port`: `default` was 50051 and is 0."),
-        (
-            drop_a_choice,
-            '`paceline orchestrator --pacing`: `choices` was ["thompson", "matched", "eager", '
-            '"fixed"] and is ["thompson", "eager", "fixed"].',
-        ),
-        (
-            drop_a_bound,
-            '`paceline up --port`: `bounds` was [">= 0", "<= 65535"] and is [">= 0"].',
-        ),
-    ],
-)
-def test_what_is_lost_or_changed_is_named(change: Callable[[Commands], None], told: str) -> None:
-    now = copy.deepcopy(HELD)
-    change(now)
-    assert differences(HELD, now) == [told]
-
-
-def test_what_is_new_is_named() -> None:
-    before = copy.deepcopy(HELD)
-    del before["paceline token"]
-    del before["paceline up"]["--pin"]
-    assert differences(before, HELD) == [
-        "`paceline token` is new.",
-        "`paceline up` has --pin, which is new.",
-    ]
+    now = read()
+    assert now == HELD, ACCEPT
+    assert FILE.read_text("utf-8") == as_text(now), ACCEPT
 
 
 def with_a_variable(processes: bool) -> list[Any]:
@@ -229,47 +139,3 @@ def test_a_process_runs_with_what_the_environment_says(
     assert done.exit_code == 0, done.output
     (settings,) = served
     assert getattr(settings, attribute) == value
-
-
-def noting(asked: list[Any]) -> Callable[..., int]:
-    """What notes its arguments, and ends well."""
-
-    def run(*given: Any) -> int:
-        asked.append(given)
-        return 0
-
-    return run
-
-
-def test_a_verifier_that_drafts_is_told_so_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noted: list[Any] = []
-    monkeypatch.setattr(process, "setup_logging", lambda **_: None)
-    monkeypatch.setattr(services.cluster.beside, "run", noting(noted))
-    monkeypatch.setenv("PACELINE_TARGET", "m")
-    monkeypatch.setenv("PACELINE_DRAFTING", "ngram")
-    monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
-    done = paceline("verifier")
-    assert done.exit_code == 0, done.output
-    ((_, drafter),) = noted
-    assert (drafter.method, drafter.ngram_max) == ("ngram", 6)
-
-
-def test_up_and_generate_run_with_what_the_environment_says_and_a_flag_wins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-    for module, run in (
-        (services.console.up, "run_up"),
-        (services.console.demo, "run_demo"),
-        (services.console.generate, "run_generate"),
-    ):
-        monkeypatch.setattr(module, run, noting(asked))
-    environment = {"PACELINE_PORT": "5", "PACELINE_TARGET": "m", "PACELINE_ADDRESS": "h:1"}
-    for words in (["up"], ["up", "--port", "6"], ["demo"], ["generate", "hello"]):
-        done = paceline(*words, **environment)
-        assert done.exit_code == 0, done.output
-    up, flagged, demo, generate = (given[0] for given in asked)
-    assert (up.port, up.target, flagged.port, demo.target) == (5, "m", 6, "m")
-    assert generate.connection.addresses == ["h:1"]

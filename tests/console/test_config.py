@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cluster import config
 from services.cluster.specs import Site, orchestrator_specs, worker_specs
 from services.console import up
+from services.console.main import flags_of
 from services.contract.errors import StartError
-from tests.console.typed import flags_of, paceline
+from services.runtime.atomic_file import MOST_BYTES
+from tests.console.typed import paceline
 from tests.docs.pages import ROOT
 
 EXAMPLE = ROOT / "examples" / "cluster.toml"
@@ -86,7 +87,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(file):
         done = paceline("verifier", "--config", str(path))
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert f"--config: cannot read {path}: {told}" in done.stderr
-    for content, told in ((b"\xff", "is no TOML"), (b"#" * (config.LARGEST + 1), "larger than 1")):
+    for content, told in ((b"\xff", "not text in UTF-8"), (b"#" * (MOST_BYTES + 1), "larger than")):
         file.write_bytes(content)
         assert told in paceline("verifier", "--config", str(file)).stderr
 

@@ -147,23 +147,12 @@ def test_a_bench_without_flags_compares_pacings_under_the_server_s_own_rule(monk
 
 
 def test_flags_of_the_bench_name_rules_and_pacings_by_commas(monkeypatch):
-    options = bench_options(
-        monkeypatch,
-        "--rejection-sample-methods",
-        "standard, block",
-        "--pacings",
-        "eager,fixed",
-        "--num-candidates",
-        "3",
-        "--num-speculative-tokens",
-        "8",
-        "--top-p",
-        "0.9",
-        "--set",
-        "stratified",
-        "--concurrency",
-        "1,16",
+    words = (
+        "--pacings eager,fixed --num-candidates 3 --num-speculative-tokens 8 --top-p 0.9 "
+        "--set stratified --concurrency 1,16"
     )
+    rules = ("--rejection-sample-methods", "standard, block")
+    options = bench_options(monkeypatch, *rules, *words.split())
     assert (options.prompt_set, options.concurrency) == ("stratified", (1, 16))
     assert options.rejection_sample_methods == ("standard", "block")
     assert options.pacings == ("eager", "fixed")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.console.main import COMMANDS, PROCESSES
-from tests.console.typed import flags_of, paceline
+from services.console.main import COMMANDS, PROCESSES, flags_of
+from tests.console.typed import paceline
 
 SECTIONED = (*PROCESSES, "up", "generate", "bench")
 

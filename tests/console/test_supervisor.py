@@ -29,33 +29,41 @@ def alive(pid: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_start_returns_the_address_of_every_child_in_order(tmp_path):
-    supervisor = Supervisor(report=lambda line: None)
-    try:
-        names = ["verifier-1", "drafter-1"]
-        addresses = await supervisor.start([child(tmp_path, name, SERVE) for name in names])
-        assert addresses == [f"127.0.0.1:{supervisor.pids[name]}" for name in names]
-    finally:
+@pytest.fixture
+async def supervised():
+    """Makes supervisors, with the lines that they report; in the end all are stopped."""
+    made: list[Supervisor] = []
+
+    def make(**how) -> tuple[Supervisor, list[str]]:
+        lines: list[str] = []
+        made.append(Supervisor(report=lines.append, **how))
+        return made[-1], lines
+
+    yield make
+    for supervisor in made:
         await supervisor.stop()
 
 
-async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_path):
-    lines: list[str] = []
-    supervisor = Supervisor(report=lines.append, policy=QUICK)
-    try:
-        await supervisor.start([child(tmp_path, "drafter-1", SERVE)])
-        first = supervisor.pids["drafter-1"]
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: supervisor.pids.get("drafter-1", first) != first)
-        assert len(lines) == 2
-        assert lines[0] == f"drafter-1 serves on 127.0.0.1:{first}"
-        assert lines[1].startswith("drafter-1 died")
-    finally:
-        await supervisor.stop()
+async def test_start_returns_the_address_of_every_child_in_order(tmp_path, supervised):
+    supervisor, _ = supervised()
+    names = ["verifier-1", "drafter-1"]
+    addresses = await supervisor.start([child(tmp_path, name, SERVE) for name in names])
+    assert addresses == [f"127.0.0.1:{supervisor.pids[name]}" for name in names]
 
 
-async def test_stop_leaves_no_child(tmp_path):
-    supervisor = Supervisor(report=lambda line: None)
+async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_path, supervised):
+    supervisor, lines = supervised(policy=QUICK)
+    await supervisor.start([child(tmp_path, "drafter-1", SERVE)])
+    first = supervisor.pids["drafter-1"]
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: supervisor.pids.get("drafter-1", first) != first)
+    assert len(lines) == 2
+    assert lines[0] == f"drafter-1 serves on 127.0.0.1:{first}"
+    assert lines[1].startswith("drafter-1 died")
+
+
+async def test_stop_leaves_no_child(tmp_path, supervised):
+    supervisor, _ = supervised()
     await supervisor.start([child(tmp_path, name, SERVE) for name in ("a", "b", "c")])
     pids = list(supervisor.pids.values())
     assert len(pids) == 3
@@ -63,9 +71,8 @@ async def test_stop_leaves_no_child(tmp_path):
     assert not any(alive(pid) for pid in pids)
 
 
-async def test_a_child_that_ignores_the_request_to_stop_is_killed(tmp_path):
-    lines: list[str] = []
-    supervisor = Supervisor(report=lines.append, grace=0.3)
+async def test_a_child_that_ignores_the_request_to_stop_is_killed(tmp_path, supervised):
+    supervisor, lines = supervised(grace=0.3)
     await supervisor.start([child(tmp_path, "deaf", DEAF)])
     pid = supervisor.pids["deaf"]
     await supervisor.stop()
@@ -73,9 +80,10 @@ async def test_a_child_that_ignores_the_request_to_stop_is_killed(tmp_path):
     assert "killed" in lines[-1]
 
 
-async def test_a_stop_while_a_dead_child_waits_to_be_started_again_starts_nothing(tmp_path):
-    lines: list[str] = []
-    supervisor = Supervisor(report=lines.append, policy=RestartPolicy(first_pause=60.0))
+async def test_a_stop_while_a_dead_child_waits_to_be_started_again_starts_nothing(
+    tmp_path, supervised
+):
+    supervisor, lines = supervised(policy=RestartPolicy(first_pause=60.0))
     await supervisor.start([child(tmp_path, "a", SERVE)])
     os.kill(supervisor.pids["a"], signal.SIGKILL)
     await until(lambda: "died" in lines[-1])
@@ -83,33 +91,24 @@ async def test_a_stop_while_a_dead_child_waits_to_be_started_again_starts_nothin
     assert supervisor.pids == {}
 
 
-async def test_a_child_that_refuses_to_start_ends_the_start_with_its_own_last_line(tmp_path):
-    supervisor = Supervisor(report=lambda line: None)
-    specs = [child(tmp_path, "drafter-1", SERVE), child(tmp_path, "verifier-1", REFUSE)]
-    try:
-        with pytest.raises(StartError) as caught:
-            await supervisor.start(specs)
-    finally:
-        await supervisor.stop()
+async def test_a_child_that_refuses_to_start_ends_the_start_with_its_own_last_line(
+    tmp_path, supervised
+):
+    supervisor, _ = supervised()
+    old = child(tmp_path, "verifier-1", REFUSE)
+    old.ready_file.write_text("127.0.0.1:1\n")  # of an earlier life: it makes no child ready
+    with pytest.raises(StartError) as caught:
+        await supervisor.start([child(tmp_path, "drafter-1", SERVE), old])
+    await supervisor.stop()
     expected = "verifier-1 did not start: weights.safetensors is not a weights file"
     assert str(caught.value) == expected
     assert supervisor.pids == {}
 
 
-async def test_an_old_ready_file_does_not_make_a_child_ready(tmp_path):
-    spec = child(tmp_path, "verifier-1", REFUSE)
-    spec.ready_file.write_text("127.0.0.1:1\n")
-    supervisor = Supervisor(report=lambda line: None)
-    with pytest.raises(StartError):
-        await supervisor.start([spec])
-    await supervisor.stop()
-
-
-async def test_a_child_that_never_gets_ready_is_given_up_and_stopped(tmp_path):
-    supervisor = Supervisor(report=lambda line: None, start_timeout=0.3)
-    sleeper = child(tmp_path, "verifier-1", "import time; time.sleep(600)")
+async def test_a_child_that_never_gets_ready_is_given_up_and_stopped(tmp_path, supervised):
+    supervisor, _ = supervised(start_timeout=0.3)
     with pytest.raises(StartError, match="not ready"):
-        await supervisor.start([sleeper])
+        await supervisor.start([child(tmp_path, "verifier-1", "import time; time.sleep(600)")])
     pid = supervisor.pids["verifier-1"]
     await supervisor.stop()
     assert not alive(pid)

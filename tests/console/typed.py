@@ -9,8 +9,6 @@ from io import StringIO
 from typing import Any
 from unittest.mock import patch
 
-from services.cluster import process
-from services.cluster.flags import Flags
 from services.console import main
 
 
@@ -35,15 +33,8 @@ def paceline(*words: str, **environment: str) -> Done:
     return Done(status, out.getvalue(), err.getvalue())
 
 
-def flags_of(name: str) -> Flags:
-    """The flags of a command."""
-    if name in main.PROCESSES:
-        return process.flags_of(name)
-    return main.flags_of(name)
-
-
 def read(name: str, *words: str) -> Any:
     """The options of a command that is not run."""
-    flags = flags_of(name)
+    flags = main.flags_of(name)
     flags.parse(words)
     return flags.read(main.COMMANDS[name].kind())

@@ -18,7 +18,7 @@ import torch
 
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.text import Tokenizer
-from services.cluster.flags import Flags, variable
+from services.cluster.flags import Flags, flags_of
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
 from services.drafter.settings import DrafterSettings
@@ -177,12 +177,12 @@ KINDS = (OrchestratorSettings, VerifierSettings, DrafterSettings)
 def test_junk_in_the_environment_is_a_setting_or_ends_in_one_line(kind, monkeypatch):
     flags = Flags("paceline trial", "", kind)
     refused = 0
-    for name in kind.model_fields:
+    for flag in flags_of(kind):
         for value in JUNK:
             with monkeypatch.context() as changed:
                 changed.setenv("PACELINE_WORKER_ID", "w1")
                 changed.setenv("PACELINE_TARGET", "t")
-                changed.setenv(variable(kind, name), value)
+                changed.setenv(flag.variable, value)
                 refused += refusal_of(lambda: flags.read(kind)) is not None
     assert refused > 10
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from orchestrator.main import _door
 from services.cluster.beside import BesideSettings
-from services.cluster.flags import Flags, variable
+from services.cluster.flags import Flags, flags_of
 from services.cluster.process import ROLES, ProcessSettings
 from services.contract.errors import StartError
 from services.drafter.registry import METHODS
@@ -41,7 +41,7 @@ def known(cluster: Cluster) -> Iterator[str]:
     """Every variable is a setting of the process that gets it, and its value is allowed."""
     for workload in (*cluster.processes, *cluster.ranks):
         role, environment = str(workload.role), cluster.environment(workload)
-        names = {variable(kind, field) for kind in kinds(role) for field in kind.model_fields}
+        names = {flag.variable for kind in kinds(role) for flag in flags_of(kind)}
         for name, value in environment.items():
             if "$(" in value:
                 yield f"{workload.name}: {name} is {value}"

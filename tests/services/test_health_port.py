@@ -53,18 +53,6 @@ async def test_it_answers_without_tls_and_serves_nothing_else(tmp_path):
             await status(channel)
 
 
-async def test_it_says_what_the_main_port_says():
-    server = GrpcServer(ServingOptions(health_address="127.0.0.1:0"))
-    await server.start()
-    async with open_channel(server.health_address) as channel:
-        assert await status(channel) == SERVING
-        await server.set_ready(False)
-        assert [await status(channel, name) for name in ("readiness", "liveness")] == [2, 1]
-        await server.set_failed()
-        assert await status(channel, "liveness") == NOT_SERVING
-    await server.stop()
-
-
 async def test_a_draining_worker_says_so_until_its_sessions_are_gone(tmp_path):
     file = tmp_path / "health"
     options = {"health_address": "127.0.0.1:0", "health_file": file, "grace": 60.0}
@@ -88,10 +76,3 @@ async def test_a_taken_port_is_refused_by_its_setting():
         await second.start()
     await second.stop()
     await first.stop()
-
-
-async def test_without_the_setting_there_is_none():
-    server = GrpcServer(ServingOptions())
-    await server.start()
-    assert server.health_address is None
-    await server.stop()

@@ -20,7 +20,6 @@ from services.contract import errors
 from services.runtime.serving import (
     GrpcServer,
     ServingOptions,
-    TlsFiles,
     border,
     channel_options,
     open_channel,
@@ -192,12 +191,6 @@ async def test_plaintext_beyond_loopback_needs_the_insecure_setting(address):
 async def test_the_insecure_setting_allows_plaintext_everywhere():
     async with serving(address="0.0.0.0:0", insecure=True) as (_, address, _):
         assert address.startswith("0.0.0.0:")
-
-
-async def test_tls_files_that_cannot_be_read_are_named(tmp_path):
-    missing = TlsFiles(cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
-    await refused_start(r"tls_cert: cannot read .*cert\.pem", tls=missing)
-    await refused_start("tls_cert and tls_key", tls=TlsFiles())
 
 
 async def test_health_has_three_names_and_tells_a_drain_from_a_failure():

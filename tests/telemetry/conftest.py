@@ -19,3 +19,9 @@ def start():
     yield start
     for telemetry in started:
         telemetry.shutdown()
+
+
+@pytest.fixture
+def telemetry(start) -> Telemetry:
+    """An orchestrator's, with a page."""
+    return start(metrics_port=0)

@@ -48,8 +48,7 @@ def test_a_session_that_has_ended_asks_for_nothing():
     assert not wants_drafts(made.state)
 
 
-def test_what_sessions_ask_for_is_on_the_page_while_they_live(start):
-    telemetry = start(metrics_port=0)
+def test_what_sessions_ask_for_is_on_the_page_while_they_live(telemetry):
     world = TracedWorld(telemetry, max_tokens=1000).to_a_block_in_flight()
     page = scrape(telemetry)
     assert page.value("paceline_verify_queue_tokens") == queued_tokens(world.state) > 0
@@ -60,8 +59,7 @@ def test_what_sessions_ask_for_is_on_the_page_while_they_live(start):
     assert page.value("paceline_drafters_wanted") == 0
 
 
-def test_the_workers_memory_is_summed_by_role_and_outlives_them(start):
-    telemetry = start(metrics_port=0)
+def test_the_workers_memory_is_summed_by_role_and_outlives_them(telemetry):
     heard = [
         Progress(kv_tokens_used=3, kv_tokens_capacity=10),
         Progress(kv_tokens_used=4, kv_tokens_capacity=20),

@@ -38,8 +38,7 @@ def records(world):
 
 
 @pytest.fixture
-def run(start):
-    telemetry = start(metrics_port=0)
+def run(telemetry):
     faults = Faults(accuracy=0.8, lose_verifier=0.02)
     options = {"pacing": "fixed", "max_in_flight": 2, "max_tokens": 128}
     world = TracedWorld(telemetry, 3, faults, **options).finish()
@@ -88,8 +87,7 @@ def test_rounds_without_a_draft_are_counted_by_their_reason(run):
     assert by_reason["opening"] > 0
 
 
-def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(start):
-    telemetry = start(metrics_port=0)
+def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(telemetry):
     world = TracedWorld(telemetry, faults=Faults(accuracy=0.9), pacing="fixed", max_tokens=64)
     world.finish()
     waited = scrape(telemetry).value("paceline_verifier_starved_seconds_total")
@@ -97,14 +95,12 @@ def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(start):
     assert waited > 0
 
 
-def test_a_session_that_ends_with_an_error_is_counted_by_its_name(start):
-    telemetry = start(metrics_port=0)
+def test_a_session_that_ends_with_an_error_is_counted_by_its_name(telemetry):
     TracedWorld(telemetry, max_tokens=1000).run(steps=30).recorder.end_generate("s", error="Fenced")
     assert scrape(telemetry).value("paceline_session_errors_total", type="Fenced") == 1
 
 
-def test_what_may_go_wrong_is_there_from_the_start_so_that_its_first_time_has_a_rate(start):
-    telemetry = start(metrics_port=0)
+def test_what_may_go_wrong_is_there_from_the_start_so_that_its_first_time_has_a_rate(telemetry):
     TracedWorld(telemetry)
     page = scrape(telemetry)
     for failure in names.FAILURES:
@@ -121,14 +117,12 @@ def test_every_way_in_which_a_session_can_fail_is_known_by_name():
     assert all(issubclass(getattr(errors, name), errors.PacelineError) for name in raised)
 
 
-def test_writes_that_are_fenced_are_counted(start):
-    telemetry = start(metrics_port=0)
+def test_writes_that_are_fenced_are_counted(telemetry):
     TracedWorld(telemetry).recorder.fenced_write()
     assert scrape(telemetry).value("paceline_fenced_writes_total") == 1
 
 
-def test_bad_rows_of_q_are_counted(start):
-    telemetry = start(metrics_port=0)
+def test_bad_rows_of_q_are_counted(telemetry):
     world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=64).finish()
     counted = scrape(telemetry).value("paceline_draft_bad_q_rows_total")
     assert counted == sum(record.bad_q_rows for record in records(world)) > 0
@@ -200,9 +194,8 @@ def test_a_finished_session_is_one_value_of_acceptance_and_of_block_efficiency(r
     ],
 )
 def test_sessions_without_drafts_or_an_end_are_no_value_and_odd_methods_are_taken_together(
-    start, options, label
+    telemetry, options, label
 ):
-    telemetry = start(metrics_port=0)
     world = TracedWorld(telemetry, **{"pacing": "fixed", "max_tokens": 32, **options})
     if options.get("max_tokens"):
         world.run(steps=60)
@@ -222,8 +215,7 @@ def test_methods_and_modes_are_those_that_there_are():
     assert tuple(mode.name.lower() for mode in VerifyMode) == names.MODES
 
 
-def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
-    telemetry = start(metrics_port=0)
+def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(telemetry):
     world = TracedWorld(telemetry, max_tokens=1000).to_a_block_in_flight()
     world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker))
     assert scrape(telemetry).value("paceline_rounds_total", outcome="abandoned") == 1
@@ -237,8 +229,7 @@ def test_a_session_that_opens_again_elsewhere_has_migrated(run):
         assert page.value("paceline_session_migrations_total", role=role) == opened.count(kind) - 1
 
 
-def test_sessions_are_gauged_while_they_live(start):
-    telemetry = start(metrics_port=0)
+def test_sessions_are_gauged_while_they_live(telemetry):
     world = TracedWorld(telemetry, method="", max_tokens=8).run(steps=20)
     page = scrape(telemetry)
     assert page.value("paceline_sessions_active", role="orchestrator") == 1
@@ -350,8 +341,7 @@ def test_metrics_leave_by_otlp_too(receiver, start):
     assert names.ROUND_SECONDS.name in receiver.metrics
 
 
-async def test_how_late_the_event_loop_is_is_measured(start):
-    telemetry = start(metrics_port=0)
+async def test_how_late_the_event_loop_is_is_measured(telemetry):
     lag = StepTracer(telemetry).loop_lag
     lag.start()
     await asyncio.sleep(0.15)

@@ -99,8 +99,7 @@ def test_tracing_can_be_turned_off(receiver, start, monkeypatch, off):
     assert receiver.spans == []
 
 
-def test_the_metrics_port_is_bound_at_once_and_free_afterwards(start):
-    telemetry = start(metrics_port=0)
+def test_the_metrics_port_is_bound_at_once_and_free_afterwards(telemetry, start):
     address = telemetry.metrics_address
     port = int(address.rpartition(":")[2])
     with pytest.raises(StartError, match=str(port)):

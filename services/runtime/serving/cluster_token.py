@@ -16,9 +16,10 @@ from typing import Any
 import grpc
 
 from services.contract.errors import StartError
+from services.runtime.atomic_file import read_bytes
 from services.runtime.serving.bearer import bearer_of
 from services.runtime.serving.options import ServingOptions, is_loopback, server_credentials
-from services.runtime.serving.reloading import Reloading, read_bytes
+from services.runtime.serving.reloading import Reloading
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 

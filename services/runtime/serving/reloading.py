@@ -12,9 +12,6 @@ from services.contract.errors import StartError
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 20
-"""No certificate and no list of tokens is larger."""
-
 T = TypeVar("T")
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -64,15 +61,3 @@ def _stamp_of(file: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def read_bytes(setting: str, path: Path) -> bytes:
-    """A small file's content; StartError, naming the setting, when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise StartError(f"{setting}: cannot read {path}: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise StartError(f"{setting}: {path}: larger than {MOST_BYTES} bytes")
-    return content

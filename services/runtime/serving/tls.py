@@ -16,7 +16,8 @@ from typing import cast
 import grpc
 
 from services.contract.errors import StartError
-from services.runtime.serving.reloading import Reloading, read_bytes
+from services.runtime.atomic_file import read_bytes
+from services.runtime.serving.reloading import Reloading
 
 _CHANGING = "{}_cert, _key and _ca change while they are read"
 

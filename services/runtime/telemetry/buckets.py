@@ -10,7 +10,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import export
@@ -20,8 +20,6 @@ from opentelemetry.sdk.metrics.export import (
     MetricReader,
     MetricsData,
     PeriodicExportingMetricReader,
-    ResourceMetrics,
-    ScopeMetrics,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -101,18 +99,12 @@ class _WithBuckets(MetricReader):
 
     def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **options: Any) -> None:
         ours = [buckets.read() for buckets in self._all]
-        resources = [self._beside(resource, ours) for resource in metrics_data.resource_metrics]
-        super()._receive_metrics(MetricsData(resources), *args, **options)  # type: ignore[safe-super]
-
-    def _beside(self, resource: ResourceMetrics, ours: Sequence[export.Metric]) -> ResourceMetrics:
-        # A second entry of one scope would replace the first when it is encoded.
-        scopes = [
-            ScopeMetrics(scope.scope, [*scope.metrics, *ours], scope.schema_url)
-            if scope.scope == self._scope
-            else scope
-            for scope in resource.scope_metrics
-        ]
-        return ResourceMetrics(resource.resource, scopes, resource.schema_url)
+        for resource in metrics_data.resource_metrics:
+            for scope in resource.scope_metrics:
+                # A second entry of one scope would replace the first when it is encoded.
+                if scope.scope == self._scope:
+                    cast("list[export.Metric]", scope.metrics).extend(ours)
+        super()._receive_metrics(metrics_data, *args, **options)  # type: ignore[safe-super]
 
 
 class ScrapedReader(_WithBuckets, PrometheusMetricReader):
