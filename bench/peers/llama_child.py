@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from bench.peers.lines import Lines, Request
+from bench.peers.lines import Lines, Request, serve_in_turn
+from services.runtime.embedded_redis import tied
 from services.runtime.ports import free_port
-from services.runtime.tether import die_with
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0
-_TETHERED = """
-import os, sys
-from services.runtime.tether import die_with
-die_with(int(sys.argv[1]))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 def command(settings: dict[str, Any], port: int) -> list[str]:
@@ -43,9 +39,10 @@ def command(settings: dict[str, Any], port: int) -> list[str]:
         "--parallel": slots,
         "--ctx-size": settings["max_context"] * slots,
     }
-    words = [settings["command"], *(str(one) for pair in arguments.items() for one in pair)]
+    program = shutil.which(settings["command"]) or settings["command"]
     # The server must not outlive this process, whatever ends it.
-    return [sys.executable, "-c", _TETHERED, str(os.getpid()), *words]
+    command = tied(Path(program), settings["command"])
+    return command + [str(one) for pair in arguments.items() for one in pair]
 
 
 def start(settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], str]:
@@ -116,28 +113,25 @@ def _events(address: str, content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Serve until standard input ends, then end the server."""
-    lines = Lines()
-    process = None
-    try:
-        settings = lines.settings()
-        die_with(settings["tether"])
+    lines, started = Lines(), list[subprocess.Popen[bytes]]()
+
+    def load(settings: dict[str, Any]) -> tuple[str, Callable[[Request], None]]:
         process, address = start(settings)
-        lines.ready(f"llama.cpp, {settings['model']}")
-        for request in lines.requests():
-            threading.Thread(
-                target=answer,
-                args=(address, lines, request),
-                kwargs={"prefix_caching": settings["prefix_caching"]},
-                daemon=True,
-            ).start()
-    except Exception as error:
-        lines.fail(error)
-        return 1
+        started.append(process)
+        caching = {"prefix_caching": settings["prefix_caching"]}
+
+        def beside(request: Request) -> None:
+            asked = (address, lines, request)
+            threading.Thread(target=answer, args=asked, kwargs=caching, daemon=True).start()
+
+        return f"llama.cpp, {settings['model']}", beside
+
+    try:
+        return serve_in_turn(lines, load)
     finally:
-        if process is not None:
+        for process in started:
             process.terminate()
             process.wait()
-    return 0
 
 
 if __name__ == "__main__":

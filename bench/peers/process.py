@@ -34,12 +34,23 @@ _LONGEST_LINE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class PeerSpec:
-    """How to start one child: its module under an interpreter, and what it is to load."""
+    """How to start one child: its module under an interpreter, and what it is to load.
+
+    `ways`: the peers that it answers for; `exact`: they should write what we do.
+    """
 
     name: str
     python: str
     module: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    ways: Mapping[str, str] = field(default_factory=dict)
+    """By the names of their configurations."""
+    exact: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Its number format."""
+        return str(self.settings["dtype"])
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -6,8 +6,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +28,6 @@ TRIES = 2
 AS_STORED = "its file's"
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One process, the names of the peers that it answers for, and its cores in words."""
-
-    spec: PeerSpec
-    ways: tuple[str, ...]
-    place: str
-    exact: bool
-
-    @property
-    def dtype(self) -> str:
-        """Its number format."""
-        return str(self.spec.settings["dtype"])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the configurations that it answers for."""
-        return tuple(_name(way, self.place) for way in self.ways)
-
-
 @asynccontextmanager
 async def served_peers(
     options: BenchOptions,
@@ -66,9 +44,9 @@ async def served_peers(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
         formats = await fastest_formats(options, prompts, report, folder, known or {})
         for child in children(options, prompts, formats):
-            peer = await stack.enter_async_context(peer_process(child.spec, folder))
-            report(f"{child.spec.name} is ready in {child.dtype}: {peer.about}")
-            made += [_configuration(child, way, peer) for way in child.ways]
+            peer = await stack.enter_async_context(peer_process(child, folder))
+            report(f"{child.name} is ready in {child.dtype}: {peer.about}")
+            made += [_configuration(child, name, peer) for name in child.ways]
         yield sorted(made, key=lambda one: _names(options).index(one.name))
 
 
@@ -91,7 +69,7 @@ async def fastest_formats(
     speeds: dict[str, dict[str, float]] = {name: {} for name in names}
     for dtype in FORMATS:
         for child in children(options, prompts, decided | _others(names, decided, dtype)):
-            if not set(child.names) <= decided.keys() and child.dtype == dtype:
+            if not child.ways.keys() <= decided.keys() and child.dtype == dtype:
                 await _try_out(child, prompts, folder, speeds, report)
     for name in names:
         if speeds[name] and name not in decided:
@@ -106,7 +84,7 @@ def _others(names: Sequence[str], decided: Formats, dtype: str) -> dict[str, str
 
 
 async def _try_out(
-    child: Child,
+    child: PeerSpec,
     prompts: Sequence[BenchPrompt],
     folder: Path,
     speeds: Mapping[str, dict[str, float]],
@@ -114,18 +92,18 @@ async def _try_out(
 ) -> None:
     """Tokens per second of each of its ways; none where it does not run in this format."""
     try:
-        async with peer_process(child.spec, folder) as peer:
-            for way, name in zip(child.ways, child.names, strict=True):
+        async with peer_process(child, folder) as peer:
+            for name, way in child.ways.items():
                 await peer.answer(way, prompts[-1].token_ids, TRIAL)
                 tries = [await peer.answer(way, prompts[0].token_ids, TRIAL) for _ in range(TRIES)]
                 speeds[name][child.dtype] = max(one.tokens_per_second for one in tries)
     except StartError as error:
-        report(f"{child.spec.name} in {child.dtype}: {error}")
+        report(f"{child.name} in {child.dtype}: {error}")
 
 
 def children(
     options: BenchOptions, prompts: Sequence[BenchPrompt], formats: Formats
-) -> Iterator[Child]:
+) -> Iterator[PeerSpec]:
     """The processes that are needed: those of transformers answer in several ways.
 
     `formats` has those of all peers but llama.cpp, which runs what its file holds.
@@ -139,11 +117,11 @@ def children(
             "prefix_caching": options.seen_before,
         }
         for dtype in dict.fromkeys(formats.values()):
-            ways = tuple(
+            ways = [
                 way
                 for way in TRANSFORMERS
                 if way in asked.names and formats[_name(way, place)] == dtype
-            )
+            ]
             if ways:
                 yield _transformers(options, ways, place, common | {"dtype": dtype})
         for way in VLLM:
@@ -179,8 +157,8 @@ def _places(options: BenchOptions) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _transformers(
-    options: BenchOptions, ways: tuple[str, ...], place: str, common: Mapping[str, Any]
-) -> Child:
+    options: BenchOptions, ways: Sequence[str], place: str, common: Mapping[str, Any]
+) -> PeerSpec:
     drafts = "assisted" in ways
     settings = {
         **common,
@@ -189,9 +167,9 @@ def _transformers(
         "draft": options.draft if drafts else None,
         "draft_dtype": _float_of(options.draft_dtype) or common["dtype"],
     }
-    name = _name("transformers", place)
-    spec = PeerSpec(name, sys.executable, "bench.peers.transformers_child", settings)
-    return Child(spec, ways, place, exact=_comparable(options, common["dtype"]))
+    name, exact = _name("transformers", place), _comparable(options, common["dtype"])
+    module = "bench.peers.transformers_child"
+    return PeerSpec(name, sys.executable, module, settings, _named(ways, place), exact)
 
 
 def _float_of(dtype: str | None) -> str | None:
@@ -199,25 +177,24 @@ def _float_of(dtype: str | None) -> str | None:
     return dtype if dtype in FORMATS else None
 
 
-def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:
+def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> PeerSpec:
     from services.engine.checkpoint.bundle import source_folder
 
     assert options.peers.vllm_python is not None
     folder = source_folder(options.target, engine["dtype"])
     settings = {**engine, "model": str(folder), "ngram": way == "vllm-ngram"}
-    spec = PeerSpec(
-        _name(way, place), options.peers.vllm_python, "bench.peers.vllm_child", settings
-    )
-    return Child(spec, (way,), place, exact=_comparable(options, engine["dtype"]))
+    python, ways = options.peers.vllm_python, _named([way], place)
+    exact = _comparable(options, engine["dtype"])
+    return PeerSpec(_name(way, place), python, "bench.peers.vllm_child", settings, ways, exact)
 
 
-def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> Child:
+def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> PeerSpec:
     model = locate(options.target)
     if model.suffix != ".gguf":
         raise StartError(f"--peers: {LLAMA} runs .gguf files, and {options.target} is none")
     settings = {**engine, "model": str(model), "command": options.peers.llama_server}
-    spec = PeerSpec(_name(LLAMA, place), sys.executable, "bench.peers.llama_child", settings)
-    return Child(spec, (LLAMA,), place, exact=False)
+    name, ways = _name(LLAMA, place), _named([LLAMA], place)
+    return PeerSpec(name, sys.executable, "bench.peers.llama_child", settings, ways)
 
 
 def _comparable(options: BenchOptions, dtype: str) -> bool:
@@ -225,21 +202,22 @@ def _comparable(options: BenchOptions, dtype: str) -> bool:
     return options.number_format == dtype == "float32" and options.temperature == 0
 
 
-def _configuration(child: Child, way: str, peer: PeerProcess) -> Configuration:
+def _configuration(child: PeerSpec, name: str, peer: PeerProcess) -> Configuration:
+    async def answer(prompt: BenchPrompt, options: Mapping[str, Any]) -> Measured:
+        return await peer.answer(child.ways[name], prompt.token_ids, options)
+
     return Configuration(
-        name=_name(way, child.place),
-        cores=f"{child.spec.settings['threads']} ({peer.about})",
+        name=name,
+        cores=f"{child.settings['threads']} ({peer.about})",
         exact=child.exact,
-        answer=partial(_answer, peer, way),
+        answer=answer,
         baseline=True,
         dtype=child.dtype,
     )
 
 
-async def _answer(
-    peer: PeerProcess, way: str, prompt: BenchPrompt, options: Mapping[str, Any]
-) -> Measured:
-    return await peer.answer(way, prompt.token_ids, options)
+def _named(ways: Sequence[str], place: str) -> dict[str, str]:
+    return {_name(way, place): way for way in ways}
 
 
 def _name(name: str, place: str) -> str:

@@ -47,6 +47,12 @@ class Target:
         return size
 
     @property
+    def architecture(self) -> str:
+        """Its model's class, as its configuration names it; empty where it does not."""
+        name: str = (self.config.architectures or [""])[0]
+        return name
+
+    @property
     def layers(self) -> int:
         """Decoder layers of its stack."""
         count: int = self.config.get_text_config().num_hidden_layers

@@ -18,16 +18,16 @@ import json
 import secrets
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.machine import machine
 from bench.output import say, table, table_console, write_content
-from bench.prompts import SPEC_BENCH, load_prompts
 from services.cluster.fresh import FRESH
 from services.contract.errors import StartError
 from services.runtime.affinity import give_way
 from services.runtime.serving.bearer import token_entry
+from testkit.chaos.__main__ import SAME_TEXT, cases
 from testkit.chaos.health import whole
 from testkit.chaos.models import LONGEST_TEXT, tiny_models
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
@@ -37,7 +37,6 @@ from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
 WIRE_SECONDS = 0.06
 CALLERS_NICE = -10
-PROMPT_LETTERS = 160
 POD_BYTES = {"orchestrator": 2 << 30, "verifier": 3 << 30, "drafter": 3 << 29}
 """What k8s/ allows each role: of its bases and of its component for CPUs the greater."""
 
@@ -116,21 +115,9 @@ def _tenants(good: str, bad: str) -> dict[str, object]:
 
 
 def _cases(tokens: int) -> list[Case]:
-    """Greedy and sampled in turns."""
-    return [
-        Case(
-            prompt.text[:PROMPT_LETTERS],
-            {
-                "temperature": 0.8 if number % 2 else 0.0,
-                "seed": 100 + number,
-                "max_tokens": tokens,
-                "ignore_eos": True,
-                # None answers faster for what others said before.
-                **FRESH,
-            },
-        )
-        for number, prompt in enumerate(load_prompts(SPEC_BENCH, 16))
-    ]
+    """Greedy and sampled in turns; none answers faster for what others said before."""
+    made = cases(tokens, SAME_TEXT)
+    return [replace(case, options={**case.options, **FRESH}) for case in made]
 
 
 def _show(outcome: HostileResult) -> None:
@@ -151,9 +138,7 @@ def _show(outcome: HostileResult) -> None:
         )
         for reading in outcome.readings
     ]
-    console.print(
-        table("processes", ("MiB before", "most", "times", "with children", "lag p99, ms ≤"), rows)
-    )
+    console.print(table("processes", PROCESSES, rows))
     ends = [
         (kind, [", ".join(f"{count} {end}" for end, count in sorted(found.items()))])
         for kind, found in sorted(outcome.ends.items())

@@ -6,7 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from bench.agreement import chosen, measure, parser, show
 from services.training.head.head import fresh_head, shape_of
-from services.training.head.stored import HeadTarget, save_head
+from services.training.head.stored import save_head
+from services.training.target import read_target
 from tests.models import tiny_model_folder
 
 
@@ -57,7 +58,7 @@ def test_a_head_is_measured_step_by_step(folder, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = torch.arange(0, 320, 2)
     head = fresh_head(shape_of(model.config, (0, 1, 2), len(ids)), model, ids, seed=0)
-    target = HeadTarget(folder, "digest", "LlamaForCausalLM", 320, 8192)
+    target = read_target(folder)
     save_head(head, ids, target, tmp_path / "head", storage="int8", drafted=3, card={})
     figures = report(folder, str(tmp_path / "head"))
     assert len(figures["steps"]["acceptance"]) == len(figures["steps"]["greedy"]) == 3

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from bench.agreement import answers as drawn
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.cluster.models import DEMO_HEAD, DEMO_MODEL
 from services.engine import start
 from services.engine.native import NativeEngine
-from services.engine.native.dialogue import tokenizer_of
 from services.engine.port import Segment, StateDrafting
 from services.engine.spec import ModelSpec
+from services.training.head.learner import columns_of
+from services.training.head.states import states_of
+from services.training.texts import Text
 from tests.cpus import told_of_bfloat16
 
 pytestmark = [
@@ -28,95 +30,54 @@ NEAR = 0.03
 STEPS = 3
 """Draft steps in a row; the first one takes the target's states, the others the head's own."""
 ANSWER = 24
-LONG = 1200
+LONG = 5000
+"""Letters of a document, of about 1 200 tokens."""
 PROMPTS = {"short": slice(0, 80, 16), "long": slice(4, 80, 40)}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A prompt and the target's answer, drawn at temperature 1."""
-
-    tokens: list[int]
-    states: Tensor
-    laws: Tensor
-    """What the target says of the token behind each of the last `ANSWER` ones, [ANSWER, V]."""
 
 
 @pytest.fixture(scope="module")
 def target() -> NativeEngine:
-    engine = NativeEngine.load(ModelSpec(DEMO_MODEL))
-    engine.watch(start.head(ModelSpec(DEMO_HEAD)).layers)
-    return engine
+    return NativeEngine.load(ModelSpec(DEMO_MODEL))
 
 
 @pytest.fixture(scope="module", params=PROMPTS)
-def answers(target: NativeEngine, request: pytest.FixtureRequest) -> list[Answer]:
-    """To prompts of each kind in Spec-Bench; long ones have a document of 1 200 tokens first."""
-    every = load_prompts(SPEC_BENCH, 80)
-    tokenizer = tokenizer_of(target.bundle)
-    document: list[int] = []
+def answers(target: NativeEngine, request: pytest.FixtureRequest) -> list[tuple[Text, Tensor]]:
+    """To prompts of each kind in Spec-Bench, drawn at temperature 1, with the target's states.
+
+    Long ones have a document first.
+    """
+    document = ""
     if request.param == "long":
-        pages = load_prompts(SPEC_BENCH, 240)
-        text = "\n".join(one.text for one in pages if one.category == "summarization")
-        document = tokenizer.encode(text, add_special_tokens=False)[:LONG]
-    asked = [_prompt(tokenizer, document, one.text) for one in every[PROMPTS[request.param]]]
-    return _answered(target, asked)
-
-
-def _prompt(tokenizer: Any, document: list[int], words: str) -> list[int]:
-    turn = [{"role": "user", "content": words}]
-    said = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    return document + tokenizer.encode(said, add_special_tokens=False)
+        pages = [one for one in load_prompts(SPEC_BENCH, 240) if one.category == "summarization"]
+        document = "\n".join(one.text for one in pages)[:LONG]
+    every = load_prompts(SPEC_BENCH, 80)[PROMPTS[request.param]]
+    asked = [replace(one, text=document + one.text) for one in every]
+    texts = drawn(target, asked, temperature=1.0, tokens=ANSWER)
+    target.watch(_head("float32").layers)
+    return list(states_of(target, [text for text in texts if len(text.prefixes) == ANSWER]))
 
 
 @torch.inference_mode()
-def _answered(target: NativeEngine, prompts: Sequence[list[int]]) -> list[Answer]:
-    drawn = torch.Generator().manual_seed(0)
-    texts = [list(prompt) for prompt in prompts]
-    caches = [target.new_cache(len(text) + ANSWER) for text in texts]
-    states: list[list[Tensor]] = [[] for _ in texts]
-    laws: list[list[Tensor]] = [[] for _ in texts]
-    for _ in range(ANSWER):
-        fed = [text[cache.length :] for text, cache in zip(texts, caches, strict=True)]
-        segments = [Segment(c, f, logits_from=len(f) - 1) for c, f in zip(caches, fed, strict=True)]
-        for number, (rows, told) in enumerate(
-            zip(*target.forward_with_states(segments), strict=True)
-        ):
-            law = torch.softmax(rows[-1], -1)
-            states[number].append(told)
-            laws[number].append(law)
-            texts[number].append(int(torch.multinomial(law, 1, generator=drawn)))
-    for cache in caches:
-        cache.free()
-    return [
-        Answer(text, torch.cat(own), torch.stack(said))
-        for text, own, said in zip(texts, states, laws, strict=True)
-    ]
-
-
-@torch.inference_mode()
-def accepted(head: StateDrafting, answers: Sequence[Answer]) -> Tensor:
+def accepted(head: StateDrafting, answers: Sequence[tuple[Text, Tensor]]) -> Tensor:
     """The chance that a draft is accepted (Leviathan et al., 2211.17192), by draft step."""
-    caches = [head.new_cache(len(one.tokens) + STEPS) for one in answers]
-    starts = [len(one.tokens) - ANSWER for one in answers]
-    for cache, one, begun in zip(caches, answers, starts, strict=True):
-        cache.anchor(0, one.states[: begun - 1])
-        head.forward([Segment(cache, one.tokens[:begun], logits_from=begun - 1)])
-    sums = torch.zeros(STEPS)
-    drafts = range(ANSWER - STEPS)
-    for step in drafts:
-        segments = []
-        for cache, one, begun in zip(caches, answers, starts, strict=True):
-            place = begun + step
+    columns = columns_of(head.head_ids, head.vocab_size)
+    sums, count = torch.zeros(STEPS), 0
+    for text, states in answers:
+        tokens, begun = text.token_ids.tolist(), int(text.prefixes[0])
+        cache = head.new_cache(len(tokens) + STEPS)
+        cache.anchor(0, states[: begun - 1])
+        head.forward([Segment(cache, tokens[:begun], logits_from=begun - 1)])
+        for place in range(begun, begun + ANSWER - STEPS):
             cache.rollback(place)
-            cache.anchor(place - 1, one.states[place - 1 : place])
-            segments.append(Segment(cache, one.tokens[place : place + STEPS], logits_from=0))
-        for rows, one in zip(head.forward(segments), answers, strict=True):
-            laws = one.laws[step + 1 : step + 1 + STEPS, head.head_ids]
-            sums += torch.minimum(torch.softmax(rows, -1), laws).sum(-1)
-    for cache in caches:
+            cache.anchor(place - 1, states[place - 1 : place])
+            [rows] = head.forward([Segment(cache, tokens[place : place + STEPS], logits_from=0)])
+            law = slice(place + 1 - begun, place + 1 - begun + STEPS)
+            found = columns[torch.from_numpy(text.law_ids[law]).long()]
+            p = torch.from_numpy(text.law_logs[law]).float().exp() * (found >= 0)
+            sums += torch.minimum(rows.softmax(-1).gather(-1, found.clamp_min(0)), p).sum(-1)
+            count += 1
         cache.free()
-    return sums / (len(drafts) * len(answers))
+    return sums / count
 
 
 def _head(dtype: str) -> StateDrafting:
@@ -124,7 +85,7 @@ def _head(dtype: str) -> StateDrafting:
 
 
 @pytest.fixture(scope="module")
-def exact(answers: list[Answer]) -> Tensor:
+def exact(answers: list[tuple[Text, Tensor]]) -> Tensor:
     return accepted(_head("float32"), answers)
 
 

@@ -70,44 +70,26 @@ def test_four_plots_stand_beside_the_json(tmp_path):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_bars_are_medians_with_whiskers_from_the_least_to_the_greatest(drawn, tmp_path):
+def test_each_plot_draws_its_figures_in_units_that_its_axes_name(drawn, tmp_path):
     list(plot_all(sections(measured()), tmp_path / "b.json"))
-    axes = drawn["speed-up"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["math", "rag"]
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx([4 / 3, 4 / 3])
-    [[low, high], _] = axes.collections[0].get_segments()
-    assert (low[1], high[1]) == pytest.approx((1.0, 2.0))
-
-
-def test_acceptance_is_drawn_by_position_in_per_cent(drawn, tmp_path):
-    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    bars = drawn["speed-up"]
+    assert [label.get_text() for label in bars.get_xticklabels()] == ["math", "rag"]
+    assert [bar.get_height() for bar in bars.patches] == pytest.approx([4 / 3, 4 / 3])
+    [[low, high], _] = bars.collections[0].get_segments()
+    assert (low[1], high[1]) == pytest.approx((1.0, 2.0)), "from the least to the greatest"
     [line] = drawn["acceptance"].get_lines()
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx([50.0, 100.0, 0.0])
-
-
-def test_load_is_drawn_as_median_and_95th_percentile_over_the_levels(drawn, tmp_path):
-    list(plot_all(sections(measured()), tmp_path / "b.json"))
     median, high, *_ = drawn["load"].get_lines()
     assert list(median.get_xdata()) == [1, 4]
     assert list(median.get_ydata()) == pytest.approx([4.0, 16.0])
     assert (median.get_linestyle(), high.get_linestyle()) == ("-", ":")
-
-
-def test_a_round_is_a_row_of_its_parts_with_the_draft_beside(drawn, tmp_path):
-    list(plot_all(sections(measured()), tmp_path / "b.json"))
-    verify, queue, hop, draft = drawn["rounds"].patches
-    assert [bar.get_width() for bar in (verify, queue, hop, draft)] == [8.0, 1.0, 3.0, 3.0]
+    verify, queue, hop, draft = parts = drawn["rounds"].patches
+    assert [bar.get_width() for bar in parts] == [8.0, 1.0, 3.0, 3.0]
     assert [bar.get_x() for bar in (verify, queue, hop, draft)] == [0.0, 8.0, 9.0, 0.0]
-
-
-def test_axes_name_their_units(drawn, tmp_path):
-    list(plot_all(sections(measured()), tmp_path / "b.json"))
-    labels = {name: (axes.get_xlabel(), axes.get_ylabel()) for name, axes in drawn.items()}
-    assert labels["speed-up"][1].endswith("×")
-    assert labels["acceptance"][1].endswith("%")
-    assert labels["load"][1].endswith(", s")
-    assert "ms" in labels["rounds"][0]
+    ends = {"speed-up": "×", "acceptance": "%", "load": ", s"}
+    assert all(drawn[name].get_ylabel().endswith(unit) for name, unit in ends.items())
+    assert "ms" in drawn["rounds"].get_xlabel()
     assert all(axes.get_legend() for axes in drawn.values())
 
 

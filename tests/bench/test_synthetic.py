@@ -66,13 +66,13 @@ def test_times_can_be_given_on_the_command_line():
         ({"synthetic": "plain_ms=1"}, "--synthetic: verifier.verify_ms: Field required"),
         ({"synthetic": "nowhere.json"}, "--synthetic: nowhere.json cannot be read"),
         ({"trace": "humaneval", "pacings": ("hasty",)}, "--pacings: 'hasty' is not one of fixed"),
+        ({"trace": "humaneval", "delay_ms": "soon"}, "--delay-ms: 'soon' is no number"),
+        ({"trace": "humaneval", "delay_ms": "client=5"}, "--delay-ms: 'client' is not one of"),
+        ({"trace": "humaneval", "delay_ms": "-1"}, "--delay-ms: -1 is not within"),
         (
             {"trace": "humaneval", "concurrency": (0,)},
             "--concurrency: without a model, numbers of 1",
         ),
-        ({"trace": "humaneval", "delay_ms": "soon"}, "--delay-ms: 'soon' is no number"),
-        ({"trace": "humaneval", "delay_ms": "client=5"}, "--delay-ms: 'client' is not one of"),
-        ({"trace": "humaneval", "delay_ms": "-1"}, "--delay-ms: -1 is not within"),
     ],
 )
 def test_bad_input_ends_the_bench_with_one_line(capsys, options, named):

@@ -12,8 +12,9 @@ from bench.device.wide import wide_config, write_wide, write_wide_head
 from services.contract.errors import StartError
 from services.engine.eagle.layout import read_config
 from services.training.head.head import fresh_head, shape_of
-from services.training.head.stored import HeadTarget, rounded, save_head
-from tests.models import tiny_model, tiny_tokenizer
+from services.training.head.stored import rounded, save_head
+from services.training.target import read_target
+from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 
 WIDE = {
     "hidden_size": 512,
@@ -54,7 +55,7 @@ def test_what_does_not_fit_is_refused(model):
 def test_a_wide_head_maps_padded_states_to_what_the_head_made_of_them(model, tmp_path):
     ids = torch.arange(0, model.config.vocab_size, 2)
     head = fresh_head(shape_of(model.config, (0, 1), len(ids)), model, ids, seed=0)
-    target = HeadTarget("m", "d", "LlamaForCausalLM", model.config.vocab_size, 512)
+    target = read_target(str(tiny_model_folder(tmp_path, "llama")))
     save_head(head, ids, target, tmp_path / "head", storage="int8", drafted=3, card={})
     write_wide_head(tmp_path / "head", model, 512, tmp_path / "wide")
     states = torch.randn(3, 2, 64)

@@ -28,15 +28,13 @@ def folder_of(server: EmbeddedRedis) -> Path:
     return Path(server.url.removeprefix("unix://")).parent
 
 
-def test_only_this_user_can_reach_the_server():
+def test_only_this_user_can_reach_the_server_ctrl_c_does_not_and_ps_shows_what_it_is():
     with EmbeddedRedis() as server:
         assert stat.S_IMODE(folder_of(server).stat().st_mode) == 0o700
-        assert psutil.Process(server.pid).net_connections("inet") == []
-
-
-def test_ps_shows_what_it_is():
-    with EmbeddedRedis() as server:
-        assert " ".join(psutil.Process(server.pid).cmdline()).startswith("paceline-redis")
+        process = psutil.Process(server.pid)
+        assert process.net_connections("inet") == []
+        assert " ".join(process.cmdline()).startswith("paceline-redis")
+        assert os.getsid(server.pid) != os.getsid(0)
 
 
 def test_stop_leaves_nothing_behind_and_may_be_repeated():
@@ -112,8 +110,3 @@ def test_the_server_dies_with_its_parent_even_when_that_is_killed():
     wait_until(lambda: not psutil.pid_exists(int(pid)))
     Path(path.decode()).with_name("server.log").unlink()
     Path(path.decode()).parent.rmdir()
-
-
-def test_ctrl_c_in_the_terminal_does_not_reach_the_server():
-    with EmbeddedRedis() as server:
-        assert os.getsid(server.pid) != os.getsid(0)

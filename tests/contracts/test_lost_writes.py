@@ -256,17 +256,6 @@ async def test_an_end_that_the_server_kept_wins_over_every_owner(backend, store,
     assert await text_of(other) == [7]
 
 
-async def test_hundreds_of_sessions_are_given_back_at_once(backend, server):
-    store = await backend.store(writer=WriterOptions(max_batch=50))
-    keys = [SessionKey("acme", f"s-{number}") for number in range(300)]
-    owners = [await Owner.create(store, key=key) for key in keys]
-    await asyncio.gather(*(owner.write(1) for owner in owners))
-    restart(server)
-    await asyncio.gather(*[owner.write(number) for number in (2, 3) for owner in owners])
-    for key in keys:
-        assert await text_of(store, key) == [1, 2, 3]
-
-
 async def test_long_sessions_are_given_back_in_pipelines_of_bounded_size(backend, server):
     store = await backend.store(writer=WriterOptions(max_bytes=10_000))
     keys = [SessionKey("acme", f"s-{number}") for number in range(40)]

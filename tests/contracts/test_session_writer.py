@@ -114,19 +114,6 @@ async def away():
     await backend.close()
 
 
-async def test_writes_wait_while_the_server_is_away():
-    backend = Backend(fake=FakeServer())
-    server, store = backend.fake, await backend.store()
-    await store.create(KEY, NEW)
-    server.connected = False
-    writes = [store.commit(KEY, 1, r, r - 1, [r]) for r in (1, 2)]
-    await asyncio.sleep(0.1)
-    assert not any(write.done() for write in writes)
-    server.connected = True
-    assert await asyncio.gather(*writes) == [1, 2]
-    await backend.close()
-
-
 async def test_a_call_fails_when_its_patience_ends_and_the_session_is_unharmed(away):
     server, store = away
     await store.create(KEY, NEW)

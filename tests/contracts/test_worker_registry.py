@@ -7,8 +7,6 @@ import pytest
 import uvloop
 from fakeredis import FakeServer
 
-from orchestrator.session.ports import SessionKey
-from orchestrator.store import StoreOptions, connect
 from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.subset import Member
 from services.contract.errors import StartError, StoreError
@@ -18,7 +16,7 @@ from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.registry import RegisteredWorker, Registration, WorkerRegistry
 from services.runtime.tasks import end
 from testkit.chaos.proxy import Network
-from tests.contracts.backends import NEW, Backend
+from tests.contracts.backends import Backend
 from tests.waiting import until
 
 VERIFIER = WorkerDescription(
@@ -178,21 +176,6 @@ def test_a_worker_ends_well_whose_connection_was_reset(cut, new_loop):
         assert reset()
         await asyncio.sleep(0.2)
         await worker.stop()
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(live(*cut))
-
-
-@LOOPS
-def test_a_store_writes_on_whose_connection_was_reset(cut, new_loop):
-    async def live(url, reset) -> None:
-        store = await connect(url, StoreOptions(prefix="reset:"))
-        key = SessionKey("acme", new_loop.__module__)
-        await store.create(key, NEW)
-        assert reset()
-        await asyncio.sleep(0.2)
-        assert await store.commit(key, 1, 1, 0, [7]) == 1
-        await store.close()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(live(*cut))

@@ -108,15 +108,3 @@ async def test_a_session_that_begins_after_all_were_handed_over_is_handed_over_t
         await until(lambda: not running.inference.active_sessions)
         stored = await running.store.get(key)
     assert (stored.status, stored.lease_until_ms) == (SessionStatus.PAUSED, 0)
-
-
-async def test_without_a_grace_time_everything_is_handed_over_and_over():
-    async with known_front(5.0) as (running, front):
-        calls = [(await begin(front, seed, 50_000, f"s{seed}"))[0] for seed in range(5)]
-        await drain(running.server, running.door, running.inference, Grace(0.0))
-        ends = await asyncio.gather(*(read(call) for call in calls))
-        assert running.inference.active_sessions == 0
-        await running.store.get(SessionKey("default", "s0"))
-        stored = [await running.store.get(SessionKey("default", f"s{n}")) for n in range(5)]
-    assert {end.code for end in ends} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert {one.status for one in stored} == {SessionStatus.PAUSED}

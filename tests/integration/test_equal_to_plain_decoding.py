@@ -154,18 +154,6 @@ async def test_a_coupled_text_depends_on_the_seed_alone():
     assert len({text.token_ids for text in texts}) == 1
 
 
-async def test_sixteen_sessions_at_once_finish_with_the_text_they_give_alone():
-    prompts = [PROMPT[: 8 + 4 * i] for i in range(16)]
-    drafters = [await start_drafter("d1", seed=3, methods=("model", "ngram"))]
-    async with cluster([await start_verifier()], drafters) as running:
-        options = [{"tokens": 10 + 7 * i, "method": ("model", "ngram")[i % 2]} for i in range(16)]
-        together = await asyncio.gather(
-            *(greedy(running, p, **o) for p, o in zip(prompts, options, strict=True))
-        )
-    for prompt, option, run in zip(prompts, options, together, strict=True):
-        assert list(run.token_ids) == plain(prompt, option["tokens"])
-
-
 async def test_the_text_is_the_decoded_tokens_and_the_chunks_joined():
     async with cluster([await start_verifier()], [await start_drafter(seed=3)]) as running:
         events = [

@@ -7,10 +7,7 @@ import pytest
 import torch
 from paceline import Method
 
-from orchestrator.recorder.meters import Meters
-from services.contract.types import ResolvedSampling, SparseRow
-from services.drafter.methods.model import candidates
-from tests.integration.cluster import PATIENT, PROMPT, cluster, start_verifier, target
+from tests.integration.cluster import PROMPT, cluster, start_verifier, target
 from tests.integration.plain_reckoning import (
     TOKENS,
     behind_its_noise,
@@ -228,42 +225,3 @@ async def test_a_cut_prompt_is_answered_as_its_end_alone_and_counted_so():
 
 
 # --- bad input --------------------------------------------------------------------
-
-
-async def test_a_bad_q_costs_speed_alone_and_is_counted(monkeypatch):
-    records = []
-    count = Meters.round
-
-    def heard(self, record, outcome):
-        records.append(record)
-        count(self, record, outcome)
-
-    monkeypatch.setattr(Meters, "round", heard)
-    rightly, shares = candidates._sparse, []
-    for spoilt in (False, True):
-        if spoilt:
-            monkeypatch.setattr(
-                candidates, "_sparse", lambda ids, q: _halved(rightly(ids, q)) if len(ids) else None
-            )
-        records.clear()
-        drafters = [await start_near_drafter(("model",))]
-        options = {"fallback": False, "pacing": "fixed"}
-        async with cluster([await start_verifier()], drafters, PATIENT, **options) as live:
-            runs = await asyncio.gather(
-                *(
-                    generate(live, seed, rejection_sample_method=rule)
-                    for seed in range(12)
-                    for rule in ("standard", "block")
-                )
-            )
-        drafted = sum(run.speculation.num_draft_tokens for run in runs)
-        shares.append(sum(run.speculation.num_accepted_draft_tokens for run in runs) / drafted)
-        bad = sum(record.bad_q_rows for record in records)
-        assert bad == (sum(record.draft_tokens for record in records) if spoilt else 0)
-        texts = [list(run.token_ids) for run in runs]
-        assert uniform(places(texts, ResolvedSampling()), slices=16) > ALARM
-    assert 0 < shares[1] < shares[0]
-
-
-def _halved(row: SparseRow) -> SparseRow:
-    return SparseRow(row.token_ids, tuple(p / 2 for p in row.probabilities))

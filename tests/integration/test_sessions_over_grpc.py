@@ -1,10 +1,7 @@
 """Resume, abort, retry and refuse, through the client and a real store."""
 
 import asyncio
-import gc
-import random
 
-import psutil
 import pytest
 from paceline import (
     AlreadyExists,
@@ -20,7 +17,7 @@ from paceline import (
     Started,
 )
 
-from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.integration.cluster import PROMPT, cluster, plain, start_drafter, start_verifier
 from tests.integration.front_door import leave_in_the_store
 from tests.models import tiny_tokenizer
 from tests.waiting import until
@@ -200,31 +197,3 @@ async def test_what_the_server_says_of_itself():
     assert (model.chat_template_takes_tools, model.chat_template_kwargs) == (True, ())
     assert {worker.role for worker in info.workers} == {"verifier", "drafter"}
     assert info.default_method == "model"
-
-
-async def test_two_hundred_generations_leave_nothing_behind():
-    """No session, task or KV is left, and memory does not grow after the first fifty."""
-    drafters = [await start_drafter(methods=("model", "ngram"), seed=3)]
-    choose = random.Random(1)
-    async with cluster([await start_verifier()], drafters, PATIENT) as running:
-        resident = []
-        for _ in range(20):
-            asked = [
-                running.client.generate(
-                    PROMPT[: choose.randrange(4, 60)],
-                    temperature=choose.choice([0.0, 1.0]),
-                    max_tokens=choose.randrange(1, 24),
-                    method=choose.choice(["model", "ngram"]),
-                )
-                for _ in range(10)
-            ]
-            await asyncio.gather(*asked)
-            gc.collect()
-            resident.append(psutil.Process().memory_info().rss)
-        workers = (*running.verifiers, *running.drafters)
-        await until(lambda: not any(w.host.progress().sessions for w in workers))
-        assert [w.host.progress().kv_tokens_used for w in workers] == [0, 0]
-        assert running.inference.active_sessions == 0
-        tasks = len(asyncio.all_tasks())
-    assert tasks < 60
-    assert max(resident[10:]) < 1.05 * max(resident[:5])

@@ -32,29 +32,6 @@ def test_every_field_of_the_wire_has_one_of_its_name(message, record, elsewhere,
     assert {field.name for field in fields(record)} - own == wire - elsewhere
 
 
-def test_what_is_left_out_is_none():
-    read = read_request(pb.GenerateRequest())
-    assert (read.prompt, read.tokens, read.conversation) == (None, None, None)
-    given = [getattr(read.sampling, field.name) for field in fields(requests.SamplingRequest)]
-    assert not [value for value in given if value is not None and len(value)]
-    assert read.speculation == requests.SpeculationRequest()
-
-
-def test_a_value_of_zero_is_a_value():
-    sampling = pb.SamplingParams(temperature=0, seed=0, logprobs=0, skip_special_tokens=False)
-    read = read_request(pb.GenerateRequest(prompt="", sampling=sampling))
-    assert read.prompt == ""
-    told = read.sampling
-    assert (told.numbers, told.seed, told.logprobs) == ({"temperature": 0}, 0, 0)
-    assert told.skip_special_tokens is False
-
-
-def test_an_empty_list_of_tokens_is_an_input():
-    tokens = read_request(pb.GenerateRequest(tokens=pb.TokenIds())).tokens
-    assert tokens is not None
-    assert list(tokens) == []
-
-
 def test_long_lists_are_views_of_the_message():
     message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]))
     read = read_request(message)

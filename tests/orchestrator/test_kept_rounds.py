@@ -98,12 +98,6 @@ def test_the_time_of_a_round_is_told_as_it_was_written(hundredths):
     assert told.started_unix_ms == started
 
 
-def test_of_an_ephemeral_session_no_token_is_kept():
-    record = dump_round(COMMIT, WALL, ephemeral=True)
-    kept = load_round(stored_round(record)).record
-    assert (kept.draft_tokens, kept.rejected, kept.unjudged) == (4, (), ())
-
-
 @pytest.mark.parametrize("ephemeral", [False, True])
 def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
     record = dump_round(FROM_SOURCES, WALL, ephemeral=ephemeral)
@@ -113,11 +107,6 @@ def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
     totals = SpecTotals()
     totals.add(kept)
     assert totals.by_source == {1: (3, 2), 5: (1, 0)}
-
-
-def test_a_round_of_the_version_before_has_no_sources():
-    record = dump_round(COMMIT, WALL, ephemeral=False)
-    assert load_round(stored_round(record)).record.sources == ()
 
 
 @pytest.mark.parametrize(

@@ -205,16 +205,16 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
             "4097 ids",
         ),
         ({"sampling": pb.SamplingParams(bad_words=["a"] * 129)}, "sampling.bad_words", "129 words"),
+        (
+            {"tokens": pb.TokenIds(ids=[5] * (2**20 + 1)), "truncate_prompt_tokens": 1},
+            "tokens",
+            "1048577 tokens",
+        ),
         ({"conversation": pb.Conversation(tools=[pb.Tool()] * 129)}, "conversation.tools", "129"),
         (
             {"conversation": pb.Conversation(messages=[CALLING])},
             "conversation.messages.tool_calls",
             "1025 calls",
-        ),
-        (
-            {"tokens": pb.TokenIds(ids=[5] * (2**20 + 1)), "truncate_prompt_tokens": 1},
-            "tokens",
-            "1048577 tokens",
         ),
     ],
 )

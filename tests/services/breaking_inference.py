@@ -19,13 +19,15 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 SEED = 2**63
 
 
-def status(code, reason="", retry_after=None):
-    """A status as our servers send it: a reason, and perhaps when to come back."""
+def status(code, reason="", retry_after=None, violation=None):
+    """A status as our servers send it: a reason, and perhaps when to come back, or a field."""
     made = status_pb2.Status(code=code.value[0], message="said so")
     details = [error_details_pb2.ErrorInfo(reason=reason, domain="paceline")] if reason else []
     if retry_after is not None:
         details.append(error_details_pb2.RetryInfo())
         details[-1].retry_delay.FromMilliseconds(round(retry_after * 1000))
+    if violation is not None:
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)

@@ -2,13 +2,11 @@
 
 import os
 
-import grpc
 import pytest
 from paceline import Client, _patience
 from paceline._servers import Servers
-from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from tests.services.breaking_inference import Cluster
+from tests.services.breaking_inference import Cluster, serving
 from tests.services.fake_inference import FakeService
 
 
@@ -36,13 +34,8 @@ async def service():
 
 @pytest.fixture
 async def client(service):
-    server = grpc.aio.server()
-    pb_grpc.add_InferenceServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with Client(f"127.0.0.1:{port}") as client:
+    async with serving(service) as (_, port), Client(f"127.0.0.1:{port}") as client:
         yield client
-    await server.stop(None)
 
 
 @pytest.fixture

@@ -26,18 +26,10 @@ def words(names):
     return set(names) - NONE_OF_THEM
 
 
-@pytest.mark.parametrize(("ours", "clients", "wire"), SHARED)
-def test_the_three_have_the_same_members(ours, clients, wire):
-    assert words(names_of(wire).values()) == words(one.name for one in ours)
-    assert words(one.name for one in clients) == words(one.name for one in ours)
-    numbers = numbers_of(ours, wire)
-    assert set(numbers) == set(ours)
-    assert all(members_of(ours, wire)[number] is one for one, number in numbers.items())
-
-
 @pytest.mark.parametrize(("kind", "wire"), EVERY)
 def test_every_member_leads_to_its_number_and_back(kind, wire):
     members = members_of(kind, wire)
+    assert words(names_of(wire).values()) == words(one.name for one in kind)
     assert words(one.name for one in kind) == words(one.name for one in members.values())
     for number, member in members.items():
         published = wire.values_by_number[number].name

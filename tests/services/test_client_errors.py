@@ -8,9 +8,10 @@ from pathlib import Path
 import grpc
 import paceline
 import pytest
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 from paceline import Client
+
+from tests.services.breaking_inference import status
 
 PROTOS = Path(__file__).resolve().parents[2] / "protos"
 
@@ -41,15 +42,6 @@ async def test_wrong_arguments_are_a_type_error(client, arguments):
         client.generate(**arguments)
 
 
-def rich(code, *details):
-    status = status_pb2.Status(code=code.value[0], message="said so")
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    return status
-
-
 TYPED = {
     "INVALID_ARGUMENT": paceline.InvalidArgument,
     "NOT_FOUND": paceline.NotFound,
@@ -70,7 +62,7 @@ TYPED = {
 @pytest.mark.parametrize("name", TYPED)
 async def test_a_status_becomes_its_typed_error(client, service, name):
     code = grpc.StatusCode[name]
-    service.error = rich(code, error_details_pb2.ErrorInfo(reason="WHY", domain="paceline"))
+    service.error = status(code, "WHY")
     service.script = service.script[:1]
     with pytest.raises(paceline.PacelineError, match="said so") as caught:
         await client.generate("hi")
@@ -83,10 +75,7 @@ async def test_a_refusal_says_which_field_and_when_to_come_back(client, service)
     violation = error_details_pb2.BadRequest.FieldViolation(
         field="sampling.top_p", description="no"
     )
-    retry = error_details_pb2.RetryInfo()
-    retry.retry_delay.FromMilliseconds(1500)
-    request = error_details_pb2.BadRequest(field_violations=[violation])
-    service.error = rich(grpc.StatusCode.RESOURCE_EXHAUSTED, retry, request)
+    service.error = status(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=1.5, violation=violation)
     with pytest.raises(paceline.ResourceExhausted) as caught:
         await client.abort("s")
     assert caught.value.retry_after == 1.5

@@ -22,7 +22,6 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.session import DraftSession
 from services.runtime.serving.links import STATE_PORTION, Outbox
-from services.runtime.state_room import StateRoom, portion
 from services.runtime.tree_handover import Handover, StateExchange
 from tests.services.drafter_kit import opening
 
@@ -82,28 +81,6 @@ def test_a_drafter_needs_states_for_the_methods_that_say_so():
 
 def told(session, position=0, size=10):
     return t.States(session, 1, position, b"\0" * size)
-
-
-def test_what_finds_no_room_goes_without_states_and_is_counted():
-    counted = []
-    room = StateRoom(10, lambda fate, size: counted.append((fate, size)))
-    verdict = t.Verdict("s", 1, 1, 0, (4,), states=b"\0" * 8)
-    assert room.admit(verdict) == verdict
-    assert room.admit(verdict) == verdict._replace(states=b"")
-    assert room.admit(told("s", size=3)) is None
-    assert room.admit(t.CloseVerify("s")) == t.CloseVerify("s")
-    assert counted == [(Fate.DROPPED, 8), (Fate.DROPPED, 3)]
-    room.release([verdict])
-    assert room.admit(told("s", size=10)) is not None
-
-
-def test_of_each_session_the_order_stays_and_who_has_no_states_waits_for_nobody():
-    verdict = t.Verdict("a", 1, 1, 0, (4,))
-    other = t.Verdict("b", 1, 1, 0, (4,))
-    messages = [told("a"), told("a", 1), told("a", 2), verdict, other]
-    now, later = portion(messages, 15)
-    assert now == [other, told("a"), told("a", 1)]
-    assert later == [told("a", 2), verdict]
 
 
 async def test_an_outbox_gives_states_in_portions_and_drops_what_it_has_no_room_for(monkeypatch):

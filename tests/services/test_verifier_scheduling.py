@@ -219,47 +219,34 @@ def test_the_reservation_holds_whatever_a_session_may_ask_for():
     assert output[:10] == text[:10]
 
 
-@pytest.mark.parametrize(
-    ("more", "word"),
-    [
-        ({"min_p": 1.5}, "min_p"),
-        ({"min_p": float("nan")}, "min_p"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty"),
-        ({"repetition_penalty": float("inf")}, "repetition_penalty"),
-        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
-        ({"presence_penalty": float("inf")}, "presence_penalty"),
-        ({"logit_bias": ((VOCAB, 2.0),)}, "logit_bias"),
-        ({"logit_bias": ((1, float("nan")),)}, "logit_bias[1]"),
-        ({"priority": 101}, "priority"),
-        ({"allowed_token_ids": (1, VOCAB)}, "allowed_token_ids"),
-        ({"allowed_token_ids": (1,) * 4097}, "allowed_token_ids"),
-        ({"bad_words": ((1, VOCAB),)}, "bad_words"),
-        ({"bad_words": ((1,), ())}, "bad_words[1]"),
-        ({"bad_words": ((1,) * 514,)}, "bad_words[0]"),
-        ({"bad_words": ((1,),) * 257}, "bad_words"),
-        ({"prompt": ()}, "prompt"),
-        ({"prompt": (1, VOCAB)}, "prompt"),
-        ({"committed": (VOCAB,)}, "committed"),
-        ({"committed": (1, 2, 3), "max_tokens": 2}, "committed"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 508}, "max_tokens"),
-        ({"mode": COUPLED, "temperature": 0.0}, "temperature"),
-        ({"mode": COUPLED, "temperature": float("nan")}, "temperature"),
-        ({"mode": VerifyMode.BLOCK, "temperature": 0.0}, "temperature"),
-        ({"mode": VerifyMode.STANDARD, "temperature": -1.0}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": float("nan")}, "top_p"),
-        ({"top_k": -1}, "top_k"),
-        ({"logprobs": 21}, "logprobs"),
-        ({"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
+UNFIT = {
+    "sampling.min_p": [{"min_p": 1.5}],
+    "sampling.temperature": [
+        {"mode": mode, "temperature": 0.0} for mode in (COUPLED, VerifyMode.BLOCK)
     ],
-)
-def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(more, word):
-    table = Table()
-    failed = table.failure(opening(**more))
-    assert failed.reason is FailureReason.INVALID
-    assert word in failed.message
-    assert table.engine.kv_tokens_used == 0
+    "sampling.logit_bias": [{"logit_bias": ((VOCAB, 2.0),)}, {"logit_bias": ((1, float("nan")),)}],
+    "sampling.logprobs": [{"logprobs": 21}],
+    "sampling.stop_token_ids": [{"stop_token_ids": (VOCAB,)}],
+    "sampling.allowed_token_ids": [{"allowed_token_ids": ids} for ids in ((1, VOCAB), (1,) * 4097)],
+    "sampling.bad_words": [{"bad_words": words} for words in (((1, VOCAB),), ((1,),) * 257)],
+    "sampling.bad_words[1]": [{"bad_words": ((1,), ())}],
+    "sampling.bad_words[0]": [{"bad_words": ((1,) * 514,)}],
+    "priority": [{"priority": 101}],
+    "prompt": [{"prompt": ()}, {"prompt": (1, VOCAB)}],
+    "committed": [{"committed": (VOCAB,)}, {"committed": (1, 2, 3), "max_tokens": 2}],
+    "max_tokens": [{"max_tokens": 0}, {"max_tokens": 508}],
+}
+"""Of numbers some; tests/services/test_sampling_checks.py has them all."""
+
+
+@pytest.mark.parametrize("word", UNFIT)
+def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(word):
+    for more in UNFIT[word]:
+        table = Table()
+        failed = table.failure(opening(**more))
+        assert failed.reason is FailureReason.INVALID
+        assert word in failed.message
+        assert table.engine.kv_tokens_used == 0
 
 
 @pytest.mark.parametrize(

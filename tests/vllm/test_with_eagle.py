@@ -17,7 +17,7 @@ from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from services.training.head.head import EagleHead, shape_of
-from services.training.head.stored import HeadTarget, save_head
+from services.training.head.stored import save_head
 from services.training.target import read_target
 from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
@@ -50,9 +50,7 @@ def exported(target: Path, folder: Path) -> Path:
         fresh = torch.randn(weights.shape, generator=drawn)
         weights.copy_(fresh * spread if weights.dim() > 1 else 1 + 0.3 * fresh)
     ids = torch.randperm(own.vocab_size, generator=drawn)[:COLUMNS].sort().values
-    architecture = own.config.architectures[0]
-    described = HeadTarget(own.name, own.weights, architecture, own.vocab_size, own.context)
-    save_head(head, ids, described, folder, storage="bfloat16", drafted=TOKENS, card={})
+    save_head(head, ids, own, folder, storage="bfloat16", drafted=TOKENS, card={})
     return folder
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,16 @@ from services.engine.eagle.layout import read_config
 from services.engine.eagle.tensors import HeadTensors, restored
 from services.training.head.head import EagleHead, HeadShape
 from services.training.options import Storage
+from services.training.target import Target
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
 _LARGEST = 127.0
 
 
-@dataclass(frozen=True, slots=True)
-class HeadTarget:
-    """The target that a head belongs to. `weights`: what identifies them."""
-
-    name: str
-    weights: str
-    architecture: str
-    vocab_size: int
-    context: int
-
-
 def save_head(
     head: EagleHead,
     head_ids: Tensor,
-    target: HeadTarget,
+    target: Target,
     folder: Path,
     *,
     storage: Storage,
@@ -134,7 +123,7 @@ def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
     return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
 
 
-def _config(shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int) -> dict[str, Any]:
+def _config(shape: HeadShape, target: Target, storage: Storage, drafted: int) -> dict[str, Any]:
     described: dict[str, Any] = {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
@@ -153,7 +142,7 @@ def _config(shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int
     return described
 
 
-def _speculators(target: HeadTarget, drafted: int) -> dict[str, Any]:
+def _speculators(target: Target, drafted: int) -> dict[str, Any]:
     return {
         "algorithm": "eagle3",
         "default_proposal_method": "greedy",
@@ -162,7 +151,7 @@ def _speculators(target: HeadTarget, drafted: int) -> dict[str, Any]:
     }
 
 
-def _layer(shape: HeadShape, target: HeadTarget) -> dict[str, Any]:
+def _layer(shape: HeadShape, target: Target) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "num_hidden_layers": 1,

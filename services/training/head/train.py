@@ -36,7 +36,7 @@ from services.training.head.states import (
     compute_states,
     missing_states,
 )
-from services.training.head.stored import HeadTarget, as_stored, save_head
+from services.training.head.stored import as_stored, save_head
 from services.training.head.vocabulary import Vocabulary, frequent
 from services.training.material import divide, engine_of, written
 from services.training.options import HeadOptions
@@ -212,18 +212,13 @@ def _publish(
     card: dict[str, Any],
 ) -> None:
     """Write the folder of a trained head."""
-    target = job.target
-    architecture = (target.config.architectures or [""])[0]
-    identity = HeadTarget(
-        target.name, target.weights, architecture, target.vocab_size, target.context
-    )
     drafted = len(options.step_weights)
     with folder_of(options.out) as scratch:
         for told in ({}, card):  # the card tells the size of what is stored without it
             save_head(
                 head,
                 known.ids,
-                identity,
+                job.target,
                 scratch,
                 storage=options.storage,
                 drafted=drafted,

@@ -21,10 +21,16 @@ from services.engine.native.attending import Scoring, additive, attend
 
 
 class _Pass:
-    """A packed row of one piece, as the ragged attention asks for it."""
+    """A packed row of one piece, as the ragged attention asks for it: rows at `positions` [n].
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    `visible`: what they see, bool [n, keys], of the rows of the pass `before`, if there is one,
+    and of their own. `memory`: their K and V, [1, kv_heads, n, d] of each layer.
+    """
+
+    def __init__(self, positions: Tensor, visible: Tensor, before: _Pass | None = None) -> None:
+        self.count, self.positions = len(positions), positions
+        self.memory: dict[int, tuple[Tensor, Tensor]] = {}
+        self._visible, self._before = visible, before
         self._masks: dict[int | None, Tensor] = {}
 
     def attend(
@@ -33,64 +39,24 @@ class _Pass:
         """Shapes as of `ragged_attention`."""
         _, heads, count, width = query.shape
         kv_heads, groups = key.shape[1], heads // key.shape[1]
-        keys, values = (whole[0] for whole in self._keep(layer, key, value))
+        self.memory[layer] = key, value
+        if self._before is not None:
+            pairs = zip(self._before.memory[layer], (key, value), strict=True)
+            key, value = (torch.cat(pair, dim=2) for pair in pairs)
         window = scoring.window
         if window not in self._masks:
-            self._masks[window] = additive(self._visible(window), query).repeat(groups, 1)[None]
-        mask = self._masks[window]
+            self._masks[window] = additive(self._within(window), query).repeat(groups, 1)[None]
         packed = query.reshape(kv_heads, groups * count, width)
-        attended = attend(packed, keys, values, mask, scoring)
+        attended = attend(packed, key[0], value[0], self._masks[window], scoring)
         return attended.view(1, heads, count, -1).transpose(1, 2)
 
-    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values, [1, kv_heads, keys, d], with those of these rows."""
-        raise NotImplementedError
-
-    def _visible(self, window: int | None) -> Tensor:
-        """What these rows see, bool [n, keys]."""
-        raise NotImplementedError
-
-
-class _TextPass(_Pass):
-    """The text itself; keeps its K and V, [1, kv_heads, T, d] of each layer."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.memory: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        self.memory[layer] = key, value
-        return key, value
-
-    def _visible(self, window: int | None) -> Tensor:
-        rows = torch.arange(self.count)
-        return _within(rows[:, None] >= rows, rows, rows, window)
-
-
-class _InsertedPass(_Pass):
-    """`steps` rows at each of `places`, behind a text that went before."""
-
-    def __init__(self, text: _TextPass, places: Tensor, steps: int) -> None:
-        self.positions = (places[:, None] + torch.arange(steps)).flatten()
-        super().__init__(len(self.positions))
-        self._text, self._place = text, places.repeat_interleave(steps)
-
-    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = self._text.memory[layer]
-        return torch.cat((keys, key), dim=2), torch.cat((values, value), dim=2)
-
-    def _visible(self, window: int | None) -> Tensor:
-        text = torch.arange(self._text.count)
-        before = text < self._place[:, None]
-        own = self._place == self._place[:, None]
-        own &= self.positions <= self.positions[:, None]
-        keys = torch.cat((text, self.positions))
-        return _within(torch.cat((before, own), dim=1), self.positions, keys, window)
-
-
-def _within(visible: Tensor, rows: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """`visible` [n, m] cut to a sliding window; positions of rows [n] and keys [m]."""
-    return visible if window is None else visible & (keys > rows[:, None] - window)
+    def _within(self, window: int | None) -> Tensor:
+        """`visible`, cut to a sliding window."""
+        if window is None:
+            return self._visible
+        before = () if self._before is None else (self._before.positions,)
+        keys = torch.cat((*before, self.positions))
+        return self._visible & (keys > self.positions[:, None] - window)
 
 
 def look_ahead(model: Any, embeddings: Tensor, token_ids: Sequence[int], places: Tensor) -> Tensor:
@@ -100,18 +66,21 @@ def look_ahead(model: Any, embeddings: Tensor, token_ids: Sequence[int], places:
     place, from 0, answers for token place + j + 1. The model runs the ragged attention;
     gradients reach `embeddings` alone.
     """
-    text = _TextPass(len(token_ids))
+    tokens, steps = torch.arange(len(token_ids)), torch.arange(len(embeddings))
+    text = _Pass(tokens, tokens[:, None] >= tokens)
     with torch.no_grad():
         ids = torch.tensor([list(token_ids)], device=model.device)
-        _run(model, text, torch.arange(len(token_ids)), input_ids=ids, logits_to_keep=1)
-    rows = _InsertedPass(text, places, len(embeddings))
+        _run(model, text, input_ids=ids, logits_to_keep=1)
+    positions, place = (places[:, None] + steps).flatten(), places.repeat_interleave(len(steps))
+    own = (place == place[:, None]) & (positions <= positions[:, None])
+    rows = _Pass(positions, torch.cat((tokens < place[:, None], own), dim=1), text)
     inserted = embeddings.repeat(len(places), 1)[None].to(model.device)
-    return _run(model, rows, rows.positions, inputs_embeds=inserted)
+    return _run(model, rows, inputs_embeds=inserted)
 
 
-def _run(model: Any, layout: _Pass, positions: Tensor, **inputs: Any) -> Tensor:
+def _run(model: Any, layout: _Pass, **inputs: Any) -> Tensor:
     output = model(
-        position_ids=positions[None].to(model.device),
+        position_ids=layout.positions[None].to(model.device),
         use_cache=False,
         paceline_layout=layout,
         **inputs,

@@ -79,19 +79,12 @@ def _rehearsed(lesson: Lesson, trees: SmallTrees, verify: Verify) -> Rows:
         known = text[: start + place]
         while not session.follow(known):
             pass
-        tree = first_nodes(session.draft(place, DEPTH).tree, SENT)
+        tree = session.draft(place, DEPTH).tree.first(SENT)
         place = min(place + 1 + _taken(tree, text[start + place :]), len(told))
         if len(tree):
             contexts = (known[-1], *tree.token_ids)
             told[place - 1] = pack(contexts, verify(known, tree))
     return told
-
-
-def first_nodes(tree: DraftTree, most: int) -> DraftTree:
-    """The first nodes of a tree, which come before those below them."""
-    if len(tree) <= most or tree.parents is None:
-        return tree
-    return DraftTree(tree.token_ids[:most], tree.parents[:most])
 
 
 def _taken(tree: DraftTree, text: Sequence[int]) -> int:

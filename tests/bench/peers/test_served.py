@@ -9,6 +9,7 @@ from bench import options as bench_options
 from bench.options import BenchOptions
 from bench.peers import served
 from bench.peers.options import PEERS, PeerOptions
+from bench.peers.process import PeerSpec
 from bench.prompts import BenchPrompt
 from services.contract.errors import StartError
 from tests.bench.test_figures import trial
@@ -28,7 +29,7 @@ def options(**changed: object) -> BenchOptions:
     return BenchOptions(**given)
 
 
-def children(formats: dict[str, str] | None = None, **changed: object) -> list[served.Child]:
+def children(formats: dict[str, str] | None = None, **changed: object) -> list[PeerSpec]:
     """Those of a bench whose peers have these number formats, and float32 else."""
     asked = options(**changed)
     known = dict.fromkeys(served._names(asked), "float32") | (formats or {})
@@ -38,11 +39,12 @@ def children(formats: dict[str, str] | None = None, **changed: object) -> list[s
 def test_the_ways_of_transformers_share_a_process_and_its_cores():
     peers = PeerOptions(("lookup", "transformers", "assisted"), ("verifier", "all"))
     own, every = children(peers=peers, draft_dtype="bfloat16")
-    assert own.ways == every.ways == ("transformers", "assisted", "lookup")
-    assert (own.spec.settings["cpus"], every.spec.settings["cpus"]) == ([4], [4, 5])
-    assert (own.spec.settings["threads"], every.spec.settings["threads"]) == (1, 2)
-    assert (own.spec.settings["draft"], own.spec.settings["draft_dtype"]) == ("d", "bfloat16")
-    assert (own.spec.name, every.spec.name) == ("transformers", "transformers, all cores")
+    known = ["transformers", "assisted", "lookup"]
+    assert list(own.ways.values()) == list(every.ways.values()) == known
+    assert (own.settings["cpus"], every.settings["cpus"]) == ([4], [4, 5])
+    assert (own.settings["threads"], every.settings["threads"]) == (1, 2)
+    assert (own.settings["draft"], own.settings["draft_dtype"]) == ("d", "bfloat16")
+    assert (own.name, every.name) == ("transformers", "transformers, all cores")
 
 
 def test_transformers_runs_on_the_device_of_the_verifiers():
@@ -50,12 +52,12 @@ def test_transformers_runs_on_the_device_of_the_verifiers():
     devices = {(): "cpu", ("cuda:1", "cuda:2"): "cuda:1"}
     for asked, device in devices.items():
         [only] = children(peers=peers, verifier_device=asked)
-        assert only.spec.settings["device"] == device
+        assert only.settings["device"] == device
 
 
 def test_a_draft_is_loaded_only_to_assist():
     [only] = children(peers=PeerOptions(("lookup",)))
-    assert only.spec.settings["draft"] is None
+    assert only.settings["draft"] is None
 
 
 def test_where_the_verifier_has_all_cores_nothing_runs_twice():
@@ -66,17 +68,17 @@ def test_vllm_gets_a_folder_and_both_of_its_ways_a_process_each(tmp_path):
     folder = tiny_model_folder(tmp_path, "llama")
     peers = PeerOptions(("vllm", "vllm-ngram"), vllm_python="/env/python")
     plain, ngram = children(target=str(folder), peers=peers, concurrency=(1, 16))
-    assert plain.spec.settings["model"] == str(folder)
-    assert [one.spec.settings["ngram"] for one in (plain, ngram)] == [False, True]
-    assert (plain.spec.settings["concurrency"], plain.spec.settings["max_context"]) == (16, 128)
-    assert plain.spec.argv[0] == "/env/python"
+    assert plain.settings["model"] == str(folder)
+    assert [one.settings["ngram"] for one in (plain, ngram)] == [False, True]
+    assert (plain.settings["concurrency"], plain.settings["max_context"]) == (16, 128)
+    assert plain.argv[0] == "/env/python"
 
 
 def test_llama_cpp_runs_gguf_files_alone(tmp_path):
     peers = PeerOptions(("llama.cpp",), llama_server="llama-server")
     (tmp_path / "m.gguf").touch()
     [child] = children(target=str(tmp_path / "m.gguf"), peers=peers)
-    assert child.spec.settings["model"] == str(tmp_path / "m.gguf")
+    assert child.settings["model"] == str(tmp_path / "m.gguf")
     assert not child.exact
     with pytest.raises(StartError, match=r"--peers: llama.cpp runs .gguf files, and .* is none"):
         children(target=str(tmp_path), peers=peers)
@@ -99,16 +101,16 @@ def test_equal_texts_are_looked_for_only_greedily_and_both_in_float32():
 def test_ways_of_transformers_in_two_formats_are_two_processes():
     peers = PeerOptions(("transformers", "assisted", "lookup"))
     plain, assisted = children({"assisted": "bfloat16"}, peers=peers)
-    assert (plain.ways, plain.dtype) == (("transformers", "lookup"), "float32")
-    assert (assisted.ways, assisted.dtype) == (("assisted",), "bfloat16")
-    assert assisted.spec.settings["draft_dtype"] == "bfloat16"
+    assert (list(plain.ways), plain.dtype) == (["transformers", "lookup"], "float32")
+    assert (list(assisted.ways), assisted.dtype) == (["assisted"], "bfloat16")
+    assert assisted.settings["draft_dtype"] == "bfloat16"
 
 
 def test_prompts_are_kept_only_where_text_seen_before_is_measured(tmp_path):
     folder = tiny_model_folder(tmp_path, "llama")
     peers = PeerOptions(("vllm",), vllm_python="/env/python")
     found = [
-        children(target=str(folder), peers=peers, seen_before=seen)[0].spec.settings
+        children(target=str(folder), peers=peers, seen_before=seen)[0].settings
         for seen in (False, True)
     ]
     assert [one["prefix_caching"] for one in found] == [False, True]
@@ -207,4 +209,4 @@ async def test_the_columns_of_peers_say_their_formats_and_keep_their_order(start
 @pytest.mark.demo_model
 def test_every_known_peer_has_a_process():
     peers = PeerOptions(PEERS, vllm_python="python", llama_server="llama-server")
-    assert {way for child in children(peers=peers) for way in child.ways} == set(PEERS)
+    assert {way for child in children(peers=peers) for way in child.ways.values()} == set(PEERS)
