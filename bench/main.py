@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from paceline import PacelineError
 
@@ -22,7 +23,7 @@ from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
 from bench.synthetic.main import LABEL, Synthetic
 from services.cluster.flags import complain
-from services.cluster.fresh import Recalled
+from services.cluster.fresh import recalled_tokens
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.progress import INTERRUPTED
@@ -153,8 +154,8 @@ async def _servers(
                 pid = _orchestrators(cluster)[0]
                 configurations.append(plain(options, PLAIN, cluster.address, own, pid))
             pids = _orchestrators(cluster)
-            count = await stack.enter_async_context(Recalled(cluster.drafters))
-            configurations += drafting(options, cluster.addresses, drafter, pids, count.tokens)
+            count = partial(recalled_tokens, cluster.drafters)
+            configurations += drafting(options, cluster.addresses, drafter, pids, count)
         if (alone := options.plain_all_cores) is not None:
             other = await stack.enter_async_context(local_cluster(alone, say))
             everything = f"verifier {len(available_cores())}"

@@ -11,6 +11,6 @@ answers requests until that input ends. Every line either way is one JSON object
 
 `drafted` is null where a child cannot tell how many draft tokens the target judged; `cached`
 counts the prompt's tokens that came from a cache.
-`lines`, `vllm_child` and `tether` (services.console) import the standard library alone at
+`lines`, `vllm_child` and `tether` (services.runtime) import the standard library alone at
 the top: they run in environments that hold nothing of ours.
 """

@@ -1,4 +1,4 @@
-"""A child's side of the JSON lines; the standard library alone."""
+"""A child's side of the JSON lines; it and `tether` import the standard library alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from services.runtime.tether import die_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ def serve_in_turn(lines: Lines, load: Callable[[dict[str, Any]], tuple[str, Answ
     `load` gives what it is, in words, and what answers.
     """
     try:
-        about, answer = load(lines.settings())
+        settings = lines.settings()
+        die_with(settings["tether"])
+        about, answer = load(settings)
     except Exception as error:
         lines.fail(error)
         return 1

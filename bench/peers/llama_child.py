@@ -15,14 +15,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.peers.lines import Lines, Request
+from bench.peers.lines import Lines, Request, serve_in_turn
 from services.runtime.embedded_redis import tied
 from services.runtime.ports import free_port
-from services.runtime.tether import die_with
 
 _POLL_S = 0.1
 _LONGEST_ANSWER_S = 3600.0
@@ -114,28 +113,25 @@ def _events(address: str, content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Serve until standard input ends, then end the server."""
-    lines = Lines()
-    process = None
-    try:
-        settings = lines.settings()
-        die_with(settings["tether"])
+    lines, started = Lines(), list[subprocess.Popen[bytes]]()
+
+    def load(settings: dict[str, Any]) -> tuple[str, Callable[[Request], None]]:
         process, address = start(settings)
-        lines.ready(f"llama.cpp, {settings['model']}")
-        for request in lines.requests():
-            threading.Thread(
-                target=answer,
-                args=(address, lines, request),
-                kwargs={"prefix_caching": settings["prefix_caching"]},
-                daemon=True,
-            ).start()
-    except Exception as error:
-        lines.fail(error)
-        return 1
+        started.append(process)
+        caching = {"prefix_caching": settings["prefix_caching"]}
+
+        def beside(request: Request) -> None:
+            asked = (address, lines, request)
+            threading.Thread(target=answer, args=asked, kwargs=caching, daemon=True).start()
+
+        return f"llama.cpp, {settings['model']}", beside
+
+    try:
+        return serve_in_turn(lines, load)
     finally:
-        if process is not None:
+        for process in started:
             process.terminate()
             process.wait()
-    return 0
 
 
 if __name__ == "__main__":

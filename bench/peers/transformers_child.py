@@ -18,7 +18,6 @@ from bench.peers.lines import Lines, Request, serve_in_turn
 from services.engine.native.loading import load_model
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
-from services.runtime.tether import die_with
 
 LOOKUP_TOKENS = 10
 """The default of transformers' own PromptLookupCandidateGenerator."""
@@ -122,7 +121,6 @@ def main() -> int:
     lines = Lines()
 
     def load(settings: dict[str, Any]) -> tuple[str, Callable[[Request], None]]:
-        die_with(settings["tether"])
         pin(settings["threads"], settings["cpus"])
         name, device = settings["draft"], settings["device"]
         model = loaded(settings["model"], settings["dtype"], device)

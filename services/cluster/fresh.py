@@ -9,8 +9,7 @@ tokens that drafters took from other texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import Any, Self
+from typing import Any
 
 import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
@@ -28,37 +27,25 @@ class NotFresh(PacelineError):
     """A measured answer used something of earlier texts."""
 
 
-class Recalled:
-    """How many tokens some drafters have taken from other sessions' texts."""
+async def recalled_tokens(addresses: Sequence[str]) -> int:
+    """How many tokens these drafters, of this machine, have taken from other sessions' texts.
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        """`addresses`: of drafters on this machine."""
-        self._addresses = tuple(addresses)
-        self._stubs: dict[str, Any] = {}
-        self._stack = AsyncExitStack()
+    Raises StartError when one of them does not answer.
+    """
+    return sum([await _recalled(address) for address in addresses])
 
-    async def __aenter__(self) -> Self:
-        for address in self._addresses:
-            channel = await self._stack.enter_async_context(open_channel(address))
-            self._stubs[address] = drafter_pb2_grpc.DrafterServiceStub(channel)
-        return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
-
-    async def tokens(self) -> int:
-        """Of all together. Raises StartError when one of them does not answer."""
-        return sum([await self._ask(address) for address in self._addresses])
-
-    async def _ask(self, address: str) -> int:
-        asked = drafter_pb2.DrafterServiceDescribeRequest()
+async def _recalled(address: str) -> int:
+    asked = drafter_pb2.DrafterServiceDescribeRequest()
+    async with open_channel(address) as channel:
+        stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
         try:
-            answer = await self._stubs[address].Describe(asked, timeout=_ANSWER_S)
+            answer = await stub.Describe(asked, timeout=_ANSWER_S)
         except grpc.aio.AioRpcError as error:
             raise StartError(
                 f"the drafter on {address} does not tell what it drafts from: {error.details()}"
             ) from None
-        return int(answer.progress.recalled_tokens)
+    return int(answer.progress.recalled_tokens)
 
 
 def require_fresh(what: str, results: Sequence[Measured], recalled: int) -> None:

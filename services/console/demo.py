@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from rich.console import Console
 from services.cluster.asking import follow, question
 from services.cluster.figures import Measured, by_source, summary
 from services.cluster.flags import complain
-from services.cluster.fresh import FRESH, Recalled, require_fresh
+from services.cluster.fresh import FRESH, recalled_tokens, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.models import DEMO_MODEL, drafter_for
@@ -111,10 +111,9 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     async with (
         _served(console, options.cluster) as (client, cluster),
         _plain(console, options.cluster, client) as plain,
-        Recalled(cluster.drafters) as recalled,
     ):
         await _introduce(console, client, cluster)
-        ask = Asker(console, client, plain, recalled)
+        ask = Asker(console, client, plain, cluster.drafters)
         answered = [await ask.both_ways(prompt) for prompt in PROMPTS]
     console.print()
     console.print(table(answered))
@@ -173,16 +172,16 @@ class Asker:
     console: Console
     client: Client
     plain: Client
-    recalled: Recalled
+    drafters: Sequence[str]
 
     async def both_ways(self, prompt: Prompt) -> Answered:
         """The prompt answered in turns with drafts and without; the first answer is shown."""
-        known, asked = await self.recalled.tokens(), await _asked(self.client, prompt)
+        known, asked = await recalled_tokens(self.drafters), await _asked(self.client, prompt)
         drafted, plain = [await self._shown(prompt, asked)], [await self._without(asked)]
         while len(drafted) < RUNS:
             drafted.append(await follow(self.client, asked, _unseen))
             plain.append(await self._without(asked))
-        taken = await self.recalled.tokens() - known
+        taken = await recalled_tokens(self.drafters) - known
         require_fresh(prompt.name, [*drafted, *plain], taken)
         answered = Answered(prompt.name, drafted, plain)
         self.console.print(str(answered), style="dim")

@@ -393,8 +393,8 @@ def _ask(entry: _Entry) -> Ask:
 
 
 def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:
-    tokens = proposed.fed or len(proposed.tree)
-    return StepEntry(entry.key[1], proposed.kind, tokens, traceparent=entry.traceparent)
+    kind, tokens = ("prefill", proposed.fed) if proposed.fed else ("draft", len(proposed.tree))
+    return StepEntry(entry.key[1], kind, tokens, traceparent=entry.traceparent)
 
 
 def _reason(error: Exception) -> FailureReason:

@@ -76,11 +76,6 @@ class Proposed:
     reach: tuple[float, ...] = ()
     sources: bytes = b""
 
-    @property
-    def kind(self) -> str:
-        """What it is in the trace."""
-        return "prefill" if self.fed else "draft"
-
 
 @dataclass(frozen=True, slots=True)
 class KVUsage:

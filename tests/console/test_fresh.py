@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from services.cluster.figures import Measured
-from services.cluster.fresh import NotFresh, Recalled, require_fresh
+from services.cluster.fresh import NotFresh, recalled_tokens, require_fresh
 from services.contract import types as t
 from services.contract.errors import StartError
 from services.runtime.ports import free_port
@@ -49,18 +49,15 @@ def test_what_was_found_is_said_with_what_it_was_found_by(cached, recalled, word
 async def test_what_drafters_took_from_other_texts_is_read_from_them_while_they_serve():
     async with worker(t.Role.DRAFTER, bundle=None) as served:
         address = await served.address
-        async with Recalled([address, address]) as recalled:
-            assert await recalled.tokens() == 0
-            served.host._progress = t.Progress(recalled_tokens=3)
-            assert await recalled.tokens() == 6
+        assert await recalled_tokens([address, address]) == 0
+        served.host._progress = t.Progress(recalled_tokens=3)
+        assert await recalled_tokens([address, address]) == 6
 
 
 async def test_a_drafter_that_is_gone_is_named():
-    async with Recalled([f"127.0.0.1:{free_port()}"]) as recalled:
-        with pytest.raises(StartError, match=r"the drafter on 127\.0\.0\.1:\d+ does not tell"):
-            await recalled.tokens()
+    with pytest.raises(StartError, match=r"the drafter on 127\.0\.0\.1:\d+ does not tell"):
+        await recalled_tokens([f"127.0.0.1:{free_port()}"])
 
 
 async def test_without_a_drafter_nothing_is_recalled():
-    async with Recalled([]) as recalled:
-        assert await recalled.tokens() == 0
+    assert await recalled_tokens([]) == 0

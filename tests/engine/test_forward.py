@@ -11,6 +11,14 @@ from tests.engine.conftest import CLOSE, feed, next_token, random_text, stock_gr
 PROMPTS = [random_text(5), random_text(17), random_text(1), random_text(30)]
 
 
+def test_greedy_text_varies_and_is_not_nearly_tied(arch):
+    """Or the tests on tiny models would not see much."""
+    text = random_text(20)
+    assert len(set(stock_greedy(arch, text, 12))) >= 4
+    best = stock_logits(arch, text).topk(2, -1).values
+    assert float((best[:, 0] - best[:, 1]).median()) > 0.1
+
+
 def test_interleaved_sessions_decode_as_transformers_generates(arch, engine):
     caches = [engine.new_cache(64) for _ in PROMPTS]
     pending = [list(prompt) for prompt in PROMPTS]

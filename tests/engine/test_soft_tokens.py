@@ -60,16 +60,6 @@ def test_ordinary_tokens_are_the_same_bit_for_bit_beside_and_without_soft_ones(a
     torch.testing.assert_close(beside, expected, **CLOSE)
 
 
-def test_a_text_goes_on_as_if_its_soft_tokens_had_never_been(arch, soft):
-    text = random_text(24)
-    cache = soft.new_cache(40)
-    feed(soft, cache, [*text[:13], *soft.soft_ids])
-    cache.rollback(13)
-    rows = feed(soft, cache, text[13:])
-    fresh = soft.new_cache(40)
-    torch.testing.assert_close(rows, feed(soft, fresh, text)[13:], **CLOSE)
-
-
 def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
     one, other = random_text(9), random_text(14)
     a, b = soft.new_cache(40), soft.new_cache(40)

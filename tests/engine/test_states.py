@@ -1,14 +1,11 @@
 """States of layers by the native engine."""
 
-import copy
-
 import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.engine.number_formats import number_format
 from services.engine.port import Segment
-from tests.engine.conftest import engine_of, engine_with, model_of
+from tests.engine.conftest import engine_of, model_of
 from tests.engine.states import check_states, stock_states
 from tests.models import SUPPORTED
 
@@ -24,14 +21,6 @@ def test_the_last_one_comes_out_of_the_last_layer(llama):
     text, model = [5, 9, 2], model_of("llama")
     _, (states,) = llama.forward_with_states([Segment(llama.new_cache(3), text)])
     torch.testing.assert_close(model.model.norm(states), stock_states(model, text, [2]))
-
-
-def test_they_come_in_the_number_format_of_the_model():
-    engine = engine_with(copy.deepcopy(model_of("llama")).to(torch.bfloat16))
-    engine.watch([0, 1])
-    cache = engine.new_cache(3)
-    (logits,), (states,) = engine.forward_with_states([Segment(cache, [5, 9, 2])])
-    assert (logits.dtype, states.dtype) == (torch.float32, number_format("bfloat16").computed)
 
 
 def test_without_segments_there_are_none(llama):

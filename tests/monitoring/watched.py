@@ -17,14 +17,13 @@ from threading import Event
 from paceline import Client
 
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
-from services.cluster.supervisor import ProcessSpec
 from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.ports import free_port
+from testkit.child import child
 from tests.monitoring.expressions import RULES
 from tests.monitoring.prometheus import Prometheus, prometheus
 
-START_SECONDS = 120.0
 PATIENCE_SECONDS = 90.0
 SCRAPE_SECONDS = 0.5
 CLIENTS = 3
@@ -88,50 +87,18 @@ def watched() -> Iterator[Watched]:
         options = ClusterOptions(target="", synthetic=times, pacings=PACINGS)
         site = Site(os.getpid(), folder, redis.url, available_cores())
         specs = [*worker_specs(options, site), *orchestrator_specs(options, site)]
-        members = [stack.enter_context(process(spec)) for spec in specs]
-        # Prometheus takes some seconds to look at its targets; they take theirs to start.
-        targets = [member.metrics for member in members]
+        processes, targets = {}, []
+        for spec in specs:
+            targets.append(f"127.0.0.1:{(port := free_port())}")
+            told = {"PACELINE_METRICS_PORT": str(port), "PACELINE_FALLBACK": "false"}
+            started = child(spec.argv, spec.ready_file, {**spec.environment, **told})
+            processes[spec.name] = stack.enter_context(started)
         server = stack.enter_context(prometheus(targets, SCRAPE_SECONDS, RULES))
-        addresses = [member.address() for member in members][-len(PACINGS) :]
+        addresses = [spec.ready_file.read_text().strip() for spec in specs[-len(PACINGS) :]]
         stack.enter_context(load(addresses))
-        processes = {member.spec.name: member.running for member in members}
         made = Watched(server, redis, addresses, processes)
         made.until("sum(up)", lambda up: up == len(targets))
         yield made
-
-
-@dataclass(frozen=True)
-class Member:
-    """A process of the cluster, and where its metrics are."""
-
-    spec: ProcessSpec
-    running: subprocess.Popen[bytes]
-    metrics: str
-
-    def address(self) -> str:
-        """Where it serves, once it does."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self.spec.ready_file.exists():
-            said = self.spec.log_file.read_text()
-            assert self.running.poll() is None, said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.05)
-        return self.spec.ready_file.read_text().strip()
-
-
-@contextmanager
-def process(spec: ProcessSpec) -> Iterator[Member]:
-    port = free_port()
-    settings = {"PACELINE_METRICS_PORT": str(port), "PACELINE_FALLBACK": "false"}
-    with spec.log_file.open("wb") as log:
-        running = subprocess.Popen(
-            spec.argv, stdout=log, stderr=log, env={**os.environ, **spec.environment, **settings}
-        )
-    try:
-        yield Member(spec, running, f"127.0.0.1:{port}")
-    finally:
-        running.kill()
-        running.wait()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`paceline bench` from end to end: real processes, a peer beside them, everything written."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -8,7 +9,7 @@ from bench import runner
 from bench.options import NO_DRAFTS
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
-from services.cluster.fresh import NotFresh, Recalled
+from services.cluster.fresh import NotFresh, recalled_tokens
 from services.cluster.local import local_cluster
 from services.cluster.specs import ClusterOptions
 from tests.processes.conftest import PROMPT, run
@@ -58,13 +59,11 @@ def silent(_: str) -> None:
 async def test_sessions_that_share_a_scope_are_found_out_and_those_of_a_bench_share_none(
     models, monkeypatch
 ):
-    async with (
-        local_cluster(ClusterOptions(str(models / "llama-0")), silent) as cluster,
-        Recalled(cluster.drafters) as recalled,
-    ):
+    async with local_cluster(ClusterOptions(str(models / "llama-0")), silent) as cluster:
+        recalled = partial(recalled_tokens, cluster.drafters)
         configurations = [
             Configuration("plain", cluster.address, options=NO_DRAFTS),
-            Configuration("drafted", cluster.address, recalled=recalled.tokens),
+            Configuration("drafted", cluster.address, recalled=recalled),
         ]
         sampling = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
         prompts = [BenchPrompt(1, "qa", PROMPT), BenchPrompt(2, "rag", PROMPT[::-1])]

@@ -35,13 +35,6 @@ def output(session):
     return session.text[session.prompt_length :]
 
 
-def test_what_is_cut_of_a_chain_takes_its_sources_along():
-    session = DraftSession(opened(window=3))
-    draft = session.absorb(chain(4, 5, 6, 7), False, 1.0, sources=bytes([1, 2, 1, 2]))
-    assert draft is not None
-    assert (draft.tree.token_ids, draft.sources) == ((4, 5, 6), bytes([1, 2, 1]))
-
-
 # --- properties over any interleaving ------------------------------------------
 
 TOKENS = st.integers(0, 2)
@@ -249,10 +242,13 @@ def test_a_drawn_stop_token_does_not_end_the_draft(mode):
     assert session.room == session.window - 3
 
 
-def test_a_cut_chain_keeps_the_laws_of_its_tokens():
-    rows = (t.SparseRow((1,), (1.0,)), t.SparseRow((2,), (1.0,)))
-    draft = drafted(DraftSession(opened(window=1)), 1, 2, q=rows)
-    assert draft.tree.q == rows[:1]
+def test_what_is_cut_of_a_chain_takes_its_laws_and_sources_along():
+    rows = tuple(t.SparseRow((token,), (1.0,)) for token in (4, 5, 6))
+    session = DraftSession(opened(window=2))
+    draft = session.absorb(t.DraftTree((4, 5, 6), q=rows), False, 1.0, sources=bytes([1, 2, 1]))
+    assert draft is not None
+    assert (draft.tree.token_ids, draft.tree.q) == ((4, 5), rows[:2])
+    assert draft.sources == bytes([1, 2])
 
 
 def test_a_tree_leaves_the_text_alone_and_ends_the_turn():

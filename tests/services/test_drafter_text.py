@@ -369,20 +369,16 @@ def test_it_goes_elsewhere_with_the_target():
     texts.check()
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_the_draft_models_end_is_the_targets(stops):
+@pytest.mark.parametrize(
+    ("stops", "least", "said"), [(True, 0, "<|end|>"), (False, 0, ""), (True, 40, "")]
+)
+def test_the_draft_models_end_is_the_targets_where_it_may_come(stops, least, said):
     texts = Texts(byte_level(), sentence_piece(), story="the small drafter rides")
     (end,) = texts.target.ends
-    texts.begin("the small dra", window=30, stop_token_ids=(end,) if stops else ())
-    assert texts.said() == "fter rides" + ("<|end|>" if stops else "")
+    last = (end,) if stops else ()
+    texts.begin("the small dra", window=30, stop_token_ids=last, min_tokens=least)
+    assert texts.said() == "fter rides" + said
     texts.check()
-
-
-def test_no_end_is_drafted_before_it_may_come():
-    texts = Texts(byte_level(), sentence_piece(), story="the small drafter rides")
-    (end,) = texts.target.ends
-    texts.begin("the small dra", window=30, stop_token_ids=(end,), min_tokens=40)
-    assert texts.said() == "fter rides"
 
 
 def test_only_tokens_of_the_target_are_drafted():

@@ -8,20 +8,20 @@ from services.contract import types as t
 from services.drafter.methods.ngram.chains import ChainLengths
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
-from services.drafter.methods.ngram.text_pool import TextPool
+from services.drafter.methods.ngram.text_pool import PoolLimits, TextPool
 from services.drafter.protocol import Ask
 from tests.services.drafter_kit import SAMPLED, Worker, opening, tokens_of
 from tests.tries import tries
 
-SMALL = ChainLengths(shortest=2, longest=3, phrase=4)
+SMALL = ChainLengths(shortest=1, longest=3, phrase=4)
 SAID = [11, 12, 13, 14, 15, 16, 17]
 
 
 class World(Worker):
     """A core with one ngram drafter, in which sessions say what they are told to."""
 
-    def __init__(self, *texts, lengths=SMALL):
-        self.pool = TextPool()
+    def __init__(self, *texts, lengths=SMALL, pool=None):
+        self.pool = pool or TextPool()
         for text in texts:
             self.pool.learn("a", text)
         small = SmallTrees(pool=self.pool)
@@ -57,6 +57,12 @@ FOUND = {
 def test_of_other_texts_this_is_found(texts, prompt, found):
     drafted = World(*texts).drafts(prompt, phrase_scope="a", window=4, vocab_size=100)
     assert drafted[: len(found) or 1] == found
+
+
+def test_of_equal_matches_that_of_the_newer_index_counts():
+    world = World([1, 2, 3], [1, 2, 4], pool=TextPool(PoolLimits(per_scope=8)))
+    assert len(world.pool.of("a")) == 2
+    assert world.drafts([1, 2], phrase_scope="a") == [4]
 
 
 # --- what a session leaves ------------------------------------------------------

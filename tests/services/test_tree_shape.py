@@ -63,15 +63,15 @@ def recursion(rates, nodes, depth):
 def test_no_tree_of_as_many_nodes_brings_more(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
     trees = every_tree(len(shape), depth, len(rates))
-    assert shape.tokens == pytest.approx(max(brings(tree, rates) for tree in trees))
-    assert shape.tokens == pytest.approx(brings(shape.parents, rates))
+    assert 1.0 + sum(shape.reach) == pytest.approx(brings(shape.parents, rates))
+    assert 1.0 + sum(shape.reach) == pytest.approx(max(brings(tree, rates) for tree in trees))
 
 
 @tries(40)
 @given(RATES, st.integers(1, 20), st.integers(1, 6))
 def test_it_is_the_optimum_of_sequoias_recursion(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
-    assert shape.tokens == pytest.approx(recursion(rates, len(shape), depth))
+    assert 1.0 + sum(shape.reach) == pytest.approx(recursion(rates, len(shape), depth))
 
 
 @tries(100)

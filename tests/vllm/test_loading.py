@@ -112,18 +112,6 @@ def test_on_a_cpu_graphs_are_refused_before_anything_is_loaded(versions):
         start.load(ModelSpec("m", engine="vllm", execution="piecewise"))
 
 
-@pytest.mark.parametrize(
-    ("execution", "told"),
-    [
-        ("eager", {"enforce_eager": True}),
-        ("compiled", {"compilation_config": {"cudagraph_mode": "NONE"}}),
-        ("full", {"compilation_config": {"cudagraph_mode": "FULL"}}),
-    ],
-)
-def test_vllm_is_told_how_to_run_a_model(execution, told):
-    assert loading._run(execution) == told
-
-
 @pytest.mark.parametrize("kind", [VerifierSettings, DrafterSettings])
 def test_other_engines_run_models_as_they_are(kind):
     with pytest.raises(ValueError, match="execution: only --engine vllm has others than eager"):

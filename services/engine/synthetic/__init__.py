@@ -10,6 +10,5 @@ that this hardware does not have.
     vocabulary   a small tokenizer to go with it
     costs        how long a forward takes
     pacemaker    waiting until exactly then
-    cache        what a session's text is, in place of K/V
     engine       all of it, as an engine
 """

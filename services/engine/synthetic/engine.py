@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from services.contract.types import TokenizerBundle
 from services.engine.budgeted import (
+    BudgetedCache,
     BudgetedEngine,
     KVBudget,
+    Placed,
     check_apart,
     place,
 )
 from services.engine.port import Capability, Segment
-from services.engine.synthetic.cache import PlaceCache
 from services.engine.synthetic.costs import Costs
 from services.engine.synthetic.pacemaker import Pacemaker
 from services.engine.synthetic.spec import SyntheticSpec
@@ -28,6 +30,47 @@ MAX_CONTEXT = 1 << 17
 KV_TOKENS = 1 << 24
 
 
+class PlaceCache(BudgetedCache):
+    """The place after every token, in place of K/V; rules and budget are those of all caches."""
+
+    def __init__(self, budget: KVBudget, reserve: int) -> None:
+        super().__init__(budget, reserve)
+        self._places: list[Place] = []
+
+    def say(self, tokens: Sequence[int], placed: Placed[Self], world: World) -> list[Place]:
+        """The place after each token of a segment that goes where `placed` says."""
+        said = self._places[:]
+        for index, token in enumerate(tokens, placed.past):
+            before = index - 1
+            if placed.parents is not None:
+                parent = placed.parents[index - placed.base]
+                before = placed.base - 1 if parent < 0 else placed.base + parent
+            said.append((said[before] if before >= 0 else Place()).then(token, world))
+        return said[placed.past :]
+
+    def append(self, said: Sequence[Place], placed: Placed[Self]) -> None:
+        """Hold what `say` gave."""
+        self._places += said
+        self.commit(placed.count, placed.base, placed.parents)
+
+    def _copy(self, other: PlaceCache, length: int) -> None:
+        self._places = other._places[:length]
+
+    def _move(self, base: int, kept: Sequence[int]) -> None:
+        self._places[base:] = [self._places[base + node] for node in kept]
+
+    def _shorten(self, length: int) -> None:
+        del self._places[length:]
+        super()._shorten(length)
+
+    def _hand_over(self, parked: Self) -> int:
+        parked._places, self._places = self._places, []
+        return self._length
+
+    def _drop(self) -> None:
+        self._places = []
+
+
 class SyntheticEngine(BudgetedEngine):
     """Sleeps for the time of a forward, then says the token of each row's place."""
 
@@ -35,13 +78,12 @@ class SyntheticEngine(BudgetedEngine):
 
     def __init__(
         self,
+        spec: SyntheticSpec,
         model_id: str,
-        world: World,
         costs: Costs,
-        says: Callable[[Place], int],
-        *,
-        kv_capacity_tokens: int | None = None,
-        pacemaker: Pacemaker | None = None,
+        says: Callable[[World, Place], int],
+        kv_capacity_tokens: int | None,
+        pacemaker: Pacemaker | None,
     ) -> None:
         """`says`: the token that comes after a text."""
         self.model_id = self.fingerprint = model_id
@@ -49,9 +91,9 @@ class SyntheticEngine(BudgetedEngine):
         self.head_ids: Tensor | None = None
         self.bundle: TokenizerBundle | None = make_tokenizer()
         self.vocab_size, self.max_context_length = VOCAB_SIZE, MAX_CONTEXT
-        self._world, self._costs, self._says = world, costs, says
+        self._world, self._costs, self._says = World(letters(), spec.agreement()), costs, says
         self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS)
-        self._pacemaker = pacemaker or Pacemaker()
+        self._pacemaker = pacemaker or Pacemaker(whole_steps=spec.whole_steps)
 
     def new_cache(self, reserve: int) -> PlaceCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
@@ -79,7 +121,7 @@ class SyntheticEngine(BudgetedEngine):
 
     def _logits(self, places: Sequence[Place]) -> Tensor:
         """Logits [places, V], sure of one token each."""
-        said = torch.tensor([self._says(place) for place in places], dtype=torch.long)
+        said = torch.tensor([self._says(self._world, one) for one in places], dtype=torch.long)
         logits = torch.zeros(len(said), self.vocab_size)
         return logits.scatter_(1, said[:, None], SURE)
 
@@ -90,37 +132,27 @@ class SyntheticEngine(BudgetedEngine):
 
 
 def target_engine(
-    spec: SyntheticSpec,
-    kv_capacity_tokens: int | None = None,
-    pacemaker: Pacemaker | None = None,
+    spec: SyntheticSpec, kv_capacity_tokens: int | None = None, pacemaker: Pacemaker | None = None
 ) -> SyntheticEngine:
     """A verifier's engine."""
-    world = World(letters(), spec.agreement())
-    return SyntheticEngine(
-        spec.target_id,
-        world,
-        spec.verifier.costs(),
-        lambda place: world.target(place.world, place.position),
-        kv_capacity_tokens=kv_capacity_tokens,
-        pacemaker=pacemaker or Pacemaker(whole_steps=spec.whole_steps),
-    )
+
+    def says(world: World, place: Place) -> int:
+        return world.target(place.world, place.position)
+
+    costs = spec.verifier.costs()
+    return SyntheticEngine(spec, spec.target_id, costs, says, kv_capacity_tokens, pacemaker)
 
 
 def draft_engine(
-    spec: SyntheticSpec,
-    kv_capacity_tokens: int | None = None,
-    pacemaker: Pacemaker | None = None,
+    spec: SyntheticSpec, kv_capacity_tokens: int | None = None, pacemaker: Pacemaker | None = None
 ) -> SyntheticEngine:
     """A drafter's engine."""
-    world = World(letters(), spec.agreement())
-    return SyntheticEngine(
-        spec.draft_id,
-        world,
-        spec.drafter.costs(),
-        lambda place: world.draft(place.world, place.position, place.right),
-        kv_capacity_tokens=kv_capacity_tokens,
-        pacemaker=pacemaker or Pacemaker(whole_steps=spec.whole_steps),
-    )
+
+    def says(world: World, place: Place) -> int:
+        return world.draft(place.world, place.position, place.right)
+
+    costs = spec.drafter.costs()
+    return SyntheticEngine(spec, spec.draft_id, costs, says, kv_capacity_tokens, pacemaker)
 
 
 def _prompt_tokens(segment: Segment, places: Sequence[Place]) -> int:

@@ -58,16 +58,6 @@ def test_both_layouts_of_a_head_say_the_same(target: Path, tmp_path: Path) -> No
     torch.testing.assert_close(rows[0][-1], row.logits.float(), atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("save", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_rounded_weights_say_about_the_same(
-    save: Save, dtype: str, target: Path, tmp_path: Path
-) -> None:
-    folder = save(MADE, tmp_path / "head")
-    exact, rounded = (said(load(folder, target, name)) for name in ("float32", dtype))
-    assert (exact - rounded).norm() < 0.06 * exact.norm()
-
-
 def test_an_engine_says_what_the_head_is_for(target: Path, tmp_path: Path) -> None:
     engine = load(kit.save_speculators(MADE, tmp_path / "head"), target)
     assert engine.layers == kit.LAYERS

@@ -41,11 +41,6 @@ class TreeShape:
         return len(self.parents)
 
     @property
-    def tokens(self) -> float:
-        """What a verification brings on average, with the token behind what is accepted."""
-        return 1.0 + sum(self.reach)
-
-    @property
     def depth(self) -> int:
         """Levels, each a step of the draft model."""
         return max((depth + 1 for depth in node_depths(self.parents)), default=0)

@@ -13,10 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from services.contract.errors import BusyError, CallerError
-from services.contract.states import StateShape
 from services.contract.types import (
     OpenDraft,
-    VerifyMode,
     WorkerDescription,
     estimate_capability,
     rows_capability,
@@ -27,14 +25,11 @@ from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey, states_needed
+from services.drafter.protocol import Ask, Proposed, SessionKey
 
 
-class InformedDrafter:
+class InformedDrafter(CombinedDrafter):
     """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`."""
-
-    samples = False
-    trees = True
 
     def __init__(
         self,
@@ -47,29 +42,20 @@ class InformedDrafter:
     ) -> None:
         """`clock`: seconds. `name`: of the model's method."""
         self._ngram, self._model, self._name = ngram, model, f"ngram,{name}"
-        self._chains = CombinedDrafter({"ngram": ngram, name: model}, lengthen)
+        super().__init__({"ngram": ngram, name: model}, lengthen)
         self._ahead, self._awaited = Ahead(model.engine, rules, clock), rules.awaited
         self._places: dict[SessionKey, Places | None] = {}
         """Of sessions with small trees; None where the model cannot follow."""
-
-    @property
-    def modes(self) -> frozenset[VerifyMode]:
-        """Those that both serve."""
-        return self._chains.modes
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Trees with chances, beside what the two say of themselves."""
         able = (*worker.capabilities, estimate_capability(self._name), rows_capability(self._name))
         return replace(worker, capabilities=able)
 
-    def usage(self) -> KVUsage:
-        """No KV but the draft model's own."""
-        return KVUsage()
-
     def open(self, key: SessionKey, opening: OpenDraft) -> None:
         """Open the session; without the model where that has no room for it, or cannot take it."""
         if opening.num_candidates == 1 or not opening.mode.exact_match:
-            self._chains.open(key, opening)
+            super().open(key, opening)
             return
         places = None
         with suppress(BusyError, CallerError):
@@ -84,7 +70,7 @@ class InformedDrafter:
     def rewind(self, key: SessionKey, length: int) -> None:
         """The text is shorter for all."""
         if key not in self._places:
-            self._chains.rewind(key, length)
+            super().rewind(key, length)
             return
         self._ngram.rewind(key, length)
         if (places := self._places[key]) is not None:
@@ -93,7 +79,7 @@ class InformedDrafter:
     def close(self, key: SessionKey) -> None:
         """Close the session with both."""
         if key not in self._places:
-            self._chains.close(key)
+            super().close(key)
             return
         self._free(key, self._places.pop(key))
         self._ngram.close(key)
@@ -106,19 +92,14 @@ class InformedDrafter:
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The trees that can be made at once; chains, where those were asked for."""
         chained = [ask for ask in asks if ask.key not in self._places]
-        chains = iter(self._chains.propose(chained) if chained else ())
+        chains = iter(super().propose(chained) if chained else ())
         self._follow([ask for ask in asks if ask.key in self._places])
         return [self._tree(ask) if ask.key in self._places else next(chains) for ask in asks]
-
-    @property
-    def needed_states(self) -> StateShape:
-        """Those of the model, if it is a head."""
-        return states_needed(self._model)
 
     def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
         """The target's states of the text's tokens from `position` on."""
         if key not in self._places:
-            self._chains.anchor(key, position, states)
+            super().anchor(key, position, states)
         elif isinstance(places := self._places[key], AnchoredPlaces):
             places.cache.anchor(position, states)
 
@@ -150,7 +131,7 @@ class InformedDrafter:
         return proposed
 
     def idle(self, asks: Iterable[Ask]) -> bool:
-        """The model goes on to places of sessions that draft; or prepares what chains want.
+        """The model goes on to places of sessions that draft; or reads the prompts of chains.
 
         It begins when the first verdict is there: a verifier that reads the prompt is not to
         share its memory meanwhile. A head reads what that verifier has read.
@@ -159,7 +140,7 @@ class InformedDrafter:
         places = {ask.key: self._gone_on(ask) for ask in known if ask.room > 0}
         if self._step({key: one for key, one in places.items() if one is not None}):
             return True
-        return self._chains.idle([ask for ask in known if ask.key not in self._places])
+        return super().idle([ask for ask in known if ask.key not in self._places])
 
     def _gone_on(self, ask: Ask) -> Places | None:
         """The places of a session, if there is something to go on to."""
