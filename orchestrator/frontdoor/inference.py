@@ -47,7 +47,6 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
-from orchestrator.session.ranges import MAX_REQUEST_BYTES
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
@@ -331,18 +330,9 @@ class Inference:
     async def _resolve_score(self, request: IncomingScore, tenant: Tenant) -> ScoreSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_score_counts(request.lengths, request.continuations, model)
-
-        def read() -> ScoreSpec:
-            if self._work is None:
-                return build_score(request.read(), tokenizer, model)
-            with self._work.spent(tenant.name, request.size):
-                return build_score(request.read(), tokenizer, model)
-
-        # The context is tokenized with each of them.
-        size = request.size * (1 + request.continuations)
-        spec = await self.request_threads.read(min(size, MAX_REQUEST_BYTES), read)
-        vetted()
-        return spec
+        return await self._read_message(
+            tenant, request.size, lambda: build_score(request.read(), tokenizer, model)
+        )
 
     def end_once(self, key: SessionKey) -> bool:
         """End what `generate_once` began; whether there was anything."""
@@ -595,16 +585,20 @@ class Inference:
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_counts(request.lengths, model)
+        return await self._read_message(
+            tenant, request.size, lambda: build_spec(request.read(), tokenizer, model)
+        )
 
-        def read() -> SessionSpec:
-            if self._work is None:
-                return build_spec(request.read(), tokenizer, model)
-            with self._work.spent(tenant.name, request.size):
-                return build_spec(request.read(), tokenizer, model)
+    async def _read_message(self, tenant: Tenant, size: int, build: Callable[[], T]) -> T:
+        """What is built of a message of so many bytes, whose time the tenant is charged with."""
 
-        spec = await self.request_threads.read(request.size, read)
+        def read() -> T:
+            with nullcontext() if self._work is None else self._work.spent(tenant.name, size):
+                return build()
+
+        built = await self.request_threads.read(size, read)
         vetted()
-        return spec
+        return built
 
     def _record(self, request: IncomingRequest, spec: SessionSpec) -> NewSession:
         return NewSession(

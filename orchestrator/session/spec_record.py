@@ -19,7 +19,7 @@ from orchestrator.session.ranges import (
 from orchestrator.session.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
 from services.contract.format_markers import marker_problem
-from services.contract.sampling import NUMBERS, Number, Range
+from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import (
     MAX_ALLOWED_IDS,
     MAX_BAD_SEQUENCES,
@@ -34,6 +34,7 @@ from services.contract.types import (
     VerifyMode,
 )
 from services.grammar.formats import size_problem
+from services.runtime.record_types import checked
 
 VERSION = 1
 WITH_FORMAT = 2
@@ -112,9 +113,10 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
-            spec = SessionSpec(prompt=prompt, **values)
+            # The prompt is no part of the record; to look at each of its ids takes long.
+            spec = checked(SessionSpec, values | {"prompt": ()})
             if _sound(spec) and _sound_sampling(spec.sampling):
-                return spec
+                return replace(spec, prompt=prompt)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         kind = type(error).__name__
         raise DataLoss(f"the stored session cannot be read ({kind})") from error
@@ -138,92 +140,58 @@ def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
     ids = tuple(values["stop_token_ids"])
     form = values.get("response_format")
     if form is not None:
-        form = ResponseFormat(
-            FormatKind(form["kind"]), tuple(form["source"]), _load_start(form.get("start"))
-        )
+        kind, source, start = form["kind"], tuple(form["source"]), _load_start(form.get("start"))
+        form = checked(ResponseFormat, {"kind": FormatKind(kind), "source": source, "start": start})
     fields = {"logit_bias": biases, "stop_token_ids": ids, "response_format": form}
     fields["allowed_token_ids"] = tuple(values.get("allowed_token_ids", ()))
     fields["bad_words"] = tuple(tuple(word) for word in values.get("bad_words", ()))
-    return ResolvedSampling(**values | fields)
+    return checked(ResolvedSampling, values | fields)
 
 
 def _load_start(values: dict[str, Any] | None) -> FormatMarker | None:
     if values is None:
         return None
-    return FormatMarker(values["text"], tuple(values["token_ids"]))
+    ids = tuple(values["token_ids"])
+    return checked(FormatMarker, {"text": values["text"], "token_ids": ids})
 
 
 def _sound(spec: SessionSpec) -> bool:
-    """Whether every value is of its type and within what a request may ask for."""
-    flags = (
-        spec.include_stop_str,
-        spec.skip_special_tokens,
-        spec.include_rounds,
-        spec.ephemeral,
-        spec.disable_speculation,
-        spec.chains,
-    )
-    texts = (spec.session, spec.model, spec.digest, *spec.stop, *spec.method)
+    """Whether every value is within what a request may ask for."""
     return (
-        all(isinstance(flag, bool) for flag in flags)
-        and all(isinstance(text, str) for text in texts)
-        and all(0 < len(stop) <= MAX_STOP_LENGTH for stop in spec.stop)
-        and _count(spec.seed, 2**64)
-        and (spec.window_cap is None or _count(spec.window_cap, MAX_SPECULATIVE_TOKENS + 1))
-        and _count(spec.num_candidates, MAX_CANDIDATES + 1, least=1)
-        and _count(spec.n, MOST_COMPLETIONS + 1, least=1)
-        and _count(spec.index, spec.n)
-        and _number(spec.priority, PRIORITY)
-        and isinstance(spec.priority, int)
+        all(0 < len(stop) <= MAX_STOP_LENGTH for stop in spec.stop)
+        and 0 <= spec.seed < 2**64
+        and 0 <= (spec.window_cap or 0) <= MAX_SPECULATIVE_TOKENS
+        and 1 <= spec.num_candidates <= MAX_CANDIDATES
+        and 0 <= spec.index < spec.n <= MOST_COMPLETIONS
+        and PRIORITY.holds(spec.priority)
     )
 
 
 def _sound_sampling(sampling: ResolvedSampling) -> bool:
+    biased = [token for token, _ in sampling.logit_bias]
+    limits = sampling.allowed_token_ids, *sampling.bad_words
     return (
-        all(_sound_number(getattr(sampling, name), one) for name, one in NUMBERS.items())
-        and all(_count(token, 2**32) for token in sampling.stop_token_ids)
-        and _sound_limits(sampling)
-        and all(_count(token, 2**32) and _number(bias, BIAS) for token, bias in sampling.logit_bias)
-        and _count(sampling.max_tokens, 2**31, least=1)
-        and _count(sampling.min_tokens, sampling.max_tokens + 1)
-        and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
-        and (sampling.prompt_logprobs is None or _count(sampling.prompt_logprobs, MAX_LOGPROBS + 1))
+        all(one.allowed.holds(getattr(sampling, name)) for name, one in NUMBERS.items())
+        and _ids(*sampling.stop_token_ids, *biased, *chain(*limits))
+        and all(BIAS.holds(bias) for _, bias in sampling.logit_bias)
+        and len(sampling.allowed_token_ids) <= MAX_ALLOWED_IDS
+        and len(sampling.bad_words) <= MAX_BAD_SEQUENCES
+        and all(1 <= len(word) <= MAX_BAD_TOKENS for word in sampling.bad_words)
+        and 1 <= sampling.max_tokens < 2**31
+        and 0 <= sampling.min_tokens <= sampling.max_tokens
+        and 0 <= (sampling.logprobs or 0) <= MAX_LOGPROBS
+        and 0 <= (sampling.prompt_logprobs or 0) <= MAX_LOGPROBS
         and (sampling.response_format is None or _sound_format(sampling.response_format))
     )
 
 
-def _sound_limits(sampling: ResolvedSampling) -> bool:
-    tokens = chain(sampling.allowed_token_ids, *sampling.bad_words)
-    few = len(sampling.allowed_token_ids) <= MAX_ALLOWED_IDS
-    return (
-        few
-        and len(sampling.bad_words) <= MAX_BAD_SEQUENCES
-        and all(1 <= len(word) <= MAX_BAD_TOKENS for word in sampling.bad_words)
-        and all(_count(token, 2**32) for token in tokens)
-    )
-
-
 def _sound_format(wanted: ResponseFormat) -> bool:
-    """Texts of the sizes that a request may have; the verifier compiles them anyway."""
-    texts = all(isinstance(text, str) for text in wanted.source)
+    """Of a size that a request may have; the verifier compiles it anyway."""
+    start = wanted.start
+    begins = start is None or (_ids(*start.token_ids) and not marker_problem(start))
     single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
-    return texts and single and not size_problem(wanted) and _sound_start(wanted.start)
+    return begins and single and not size_problem(wanted)
 
 
-def _sound_start(start: FormatMarker | None) -> bool:
-    if start is None:
-        return True
-    known = all(_count(token, 2**32) for token in start.token_ids)
-    return isinstance(start.text, str) and known and not marker_problem(start)
-
-
-def _sound_number(value: object, one: Number) -> bool:
-    return _number(value, one.allowed) and (one.kind is float or isinstance(value, int))
-
-
-def _count(value: object, limit: int, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < limit
-
-
-def _number(value: object, allowed: Range) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and allowed.holds(value)
+def _ids(*tokens: int) -> bool:
+    return all(0 <= token < 2**32 for token in tokens)

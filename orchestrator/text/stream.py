@@ -12,7 +12,6 @@ former never does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.state import TextStop
@@ -146,17 +145,6 @@ class TextStream:
         """All text released so far."""
         return "".join(self._pieces)
 
-    def text_at(self, count: int) -> str:
-        """The text that the first `count` tokens released."""
-        return "".join(self._pieces[:count])
-
     def pieces(self, offset: int = 0) -> list[str]:
         """The text each token released, from the one at `offset` on."""
         return self._pieces[offset:]
-
-    def replay(self, tokens: Iterable[int], finished: bool = False) -> TextStream:
-        """A stream by the same rules that has taken `tokens` from the start."""
-        stream = copy(self)
-        stream.state, stream._pieces = TextState(), []
-        stream.append(tokens, finished)
-        return stream

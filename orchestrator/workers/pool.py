@@ -52,7 +52,6 @@ class Target:
     worker: WorkerDescription
     tokenizer: Tokenizer
     generation_config_json: str
-    eos_token_ids: tuple[int, ...]
 
 
 class Sessions(Protocol):
@@ -401,7 +400,6 @@ class WorkerPool:
                     worker,
                     Tokenizer(bundle),
                     bundle.generation_config_json,
-                    bundle.eos_token_ids,
                 )
                 self._target_known.set()
                 self._recheck_drafters()

@@ -152,20 +152,12 @@ class FilePassword(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         """Those of now."""
-        return self._now()
-
-    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Those of now."""
-        return self._now()
-
-    def _now(self) -> tuple[str] | tuple[str, str]:
         password = self._password.current()
         return (self._username, password) if self._username else (password,)
 
-
-def safe_url(url: str) -> str:
-    """The URL without user, password and options, fit for a message."""
-    return redis_url.shown(url)
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """Those of now."""
+        return self.get_credentials()
 
 
 def start_error(url: str, error: Exception) -> StartError:
@@ -182,7 +174,7 @@ def start_error(url: str, error: Exception) -> StartError:
         why = f"does not answer: {error}"
     else:
         why = f"refused what Paceline needs (Redis 6.2 or newer, or Valkey): {error}"
-    return StartError(" ".join(f"Redis at {safe_url(url)} {why}".split()))
+    return StartError(" ".join(f"Redis at {redis_url.shown(url)} {why}".split()))
 
 
 def is_away(error: object) -> bool:

@@ -13,7 +13,6 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import (
-    FormatRequest,
     FormatStartRequest,
     ListLengths,
     SamplingRequest,
@@ -21,7 +20,7 @@ from orchestrator.frontdoor.requests import (
 from orchestrator.frontdoor.vllm_gateway import request as gateway
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
-from services.contract.types import FormatKind
+from services.contract.types import FormatKind, ResponseFormat
 from tests.docs.pages import DOCS
 from tests.orchestrator.request_kit import CONTEXT, MODEL, build_spec, tokenizer
 
@@ -153,12 +152,12 @@ def test_a_cut_that_cannot_be_is_refused_by_the_gateways_name_for_it(most):
 
 @pytest.mark.parametrize("kind", [kind for kind in FormatKind if kind is not FormatKind.CHOICE])
 def test_a_format_of_one_text_is_that_text(kind):
-    assert sampled(**{kind.value: "a"}).response_format == FormatRequest(kind, ["a"])
+    assert sampled(**{kind.value: "a"}).response_format == ResponseFormat(kind, ("a",))
 
 
 def test_a_json_object_is_a_schema():
     wanted = sampled(json_object=True).response_format
-    assert wanted == FormatRequest(FormatKind.JSON_SCHEMA, ['{"type":"object"}'])
+    assert wanted == ResponseFormat(FormatKind.JSON_SCHEMA, ('{"type":"object"}',))
     assert sampled(json_object=False).response_format is None
 
 

@@ -54,7 +54,7 @@ class Pool:
 def offer(pool: Pool, method: str = "", pacing: str = "thompson") -> OfferedModel:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
     return OfferedModel(
-        cast("Any", pool), Target(worker, tokenizer(), CONFIG, ()), options(method, pacing)
+        cast("Any", pool), Target(worker, tokenizer(), CONFIG), options(method, pacing)
     )
 
 

@@ -13,7 +13,6 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.requests import (
     ConversationRequest,
-    FormatRequest,
     FormatStartRequest,
     GenerationRequest,
     IncomingRequest,
@@ -26,7 +25,7 @@ from orchestrator.frontdoor.requests import (
 )
 from orchestrator.session.ranges import MAX_MESSAGES
 from services.contract.sampling import NUMBERS
-from services.contract.types import FormatKind
+from services.contract.wire.records import read_format
 
 _RULES = names_of(pb.RejectionSampleMethod.DESCRIPTOR)
 
@@ -128,17 +127,9 @@ def _sampling(params: pb.SamplingParams) -> SamplingRequest:
     return SamplingRequest(
         **_plain(_SAMPLING, params),
         numbers={name: getattr(params, name) for name in NUMBERS if params.HasField(name)},
-        response_format=_format(params),
+        response_format=read_format(params, "response_format"),
         response_format_start=_start(params),
     )
-
-
-def _format(params: pb.SamplingParams) -> FormatRequest | None:
-    kind = params.WhichOneof("response_format")
-    if kind is None:
-        return None
-    source = params.choice.options if kind == "choice" else [getattr(params, kind)]
-    return FormatRequest(FormatKind(kind), source)
 
 
 def _start(params: pb.SamplingParams) -> FormatStartRequest | None:

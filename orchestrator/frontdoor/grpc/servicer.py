@@ -153,7 +153,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             tokenizer_fingerprint=worker.tokenizer_fingerprint,
             vocab_size=worker.vocab_size,
             max_context_length=worker.max_context_length,
-            eos_token_ids=self._target.eos_token_ids,
+            eos_token_ids=self._target.tokenizer.eos_token_ids,
             default_sampling_params_json=self._inference.offer.defaults_json(),
             has_chat_template=tokenizer.has_chat_template,
             reasoning_end="" if reasoning is None else reasoning.end,

@@ -5,7 +5,6 @@ from orchestrator.frontdoor.requests.inputs import check_counts
 from orchestrator.frontdoor.requests.request import (
     FITTING,
     ConversationRequest,
-    FormatRequest,
     FormatStartRequest,
     GenerationRequest,
     IncomingRequest,
@@ -25,7 +24,6 @@ from orchestrator.frontdoor.requests.scores import (
 __all__ = [
     "FITTING",
     "ConversationRequest",
-    "FormatRequest",
     "FormatStartRequest",
     "GenerationRequest",
     "IncomingRequest",

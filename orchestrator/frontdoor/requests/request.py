@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from services.contract.types import FormatKind
+from services.contract.types import ResponseFormat
 
 
 class ToolCallLike(Protocol):
@@ -80,14 +80,6 @@ class ConversationRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatRequest:
-    """What an output is to be; `source` as in `ResponseFormat`."""
-
-    kind: FormatKind
-    source: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class FormatStartRequest:
     """What a format begins behind: one of these.
 
@@ -119,7 +111,7 @@ class SamplingRequest:
     bad_words: Sequence[str] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    response_format: FormatRequest | None = None
+    response_format: ResponseFormat | None = None
     response_format_start: FormatStartRequest | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.frontdoor.requests.checks import require, shown
 from orchestrator.frontdoor.requests.format_start import check_format_start
@@ -28,7 +29,7 @@ from services.contract.sampling_checks import (
     MAX_BAD_WORDS,
     MAX_LOGPROBS,
 )
-from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling, ResponseFormat
+from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling
 from services.grammar.formats import size_problem
 
 
@@ -62,7 +63,7 @@ def resolve_sampling(
     `room` is how many tokens the context has left after the prompt. Raises
     InvalidRequest when the lengths asked for do not fit.
     """
-    defaults = model.defaults
+    defaults, wanted = model.defaults, params.response_format
     max_tokens = _max_tokens(params, room, model.most_tokens or room)
     numbers = {name: getattr(defaults, name) for name in NUMBERS}
     # Plus zero: -0.0 is 0.0, in the digest, too.
@@ -77,7 +78,7 @@ def resolve_sampling(
         logit_bias=_biases(params),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
-        response_format=_format(params, start),
+        response_format=wanted and replace(wanted, start=start),
         allowed_token_ids=tuple(sorted({*params.allowed_token_ids})),
         bad_words=bad_words(params.bad_words, tokenizer),
     )
@@ -122,13 +123,8 @@ def _check_limits(params: SamplingRequest, model: ServedModel) -> None:
         require(fits, f"{field}[{index}]", f"{len(word)} characters", allowed)
 
 
-def _format(params: SamplingRequest, start: FormatMarker | None = None) -> ResponseFormat | None:
-    wanted = params.response_format
-    return None if wanted is None else ResponseFormat(wanted.kind, tuple(wanted.source), start)
-
-
 def _check_format(params: SamplingRequest, model: ServedModel) -> None:
-    wanted = _format(params)
+    wanted = params.response_format
     if wanted is None:
         return
     field = f"sampling.{wanted.kind}"

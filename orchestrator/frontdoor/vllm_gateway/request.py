@@ -15,7 +15,6 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.requests import (
-    FormatRequest,
     FormatStartRequest,
     GenerationRequest,
     ListLengths,
@@ -25,7 +24,7 @@ from orchestrator.session.ranges import MAX_BIASES
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import MAX_LOGPROBS
-from services.contract.types import FormatKind
+from services.contract.types import FormatKind, ResponseFormat
 
 SESSION_PREFIX = "gateway/"
 """No id that a client of our own API may choose has a slash."""
@@ -180,20 +179,14 @@ def _biases(asked: engine.SamplingParams) -> Mapping[int, float]:
     return biases
 
 
-def _format(asked: engine.SamplingParams) -> FormatRequest | None:
+def _format(asked: engine.SamplingParams) -> ResponseFormat | None:
     match asked.WhichOneof("constraint"):
-        case "json_schema":
-            return FormatRequest(FormatKind.JSON_SCHEMA, [asked.json_schema])
         case "json_object" if asked.json_object:
-            return FormatRequest(FormatKind.JSON_SCHEMA, [JSON_OBJECT])
-        case "regex":
-            return FormatRequest(FormatKind.REGEX, [asked.regex])
+            return ResponseFormat(FormatKind.JSON_SCHEMA, (JSON_OBJECT,))
         case "choice":
-            return FormatRequest(FormatKind.CHOICE, asked.choice.choices)
-        case "grammar":
-            return FormatRequest(FormatKind.GRAMMAR, [asked.grammar])
-        case "structural_tag":
-            return FormatRequest(FormatKind.STRUCTURAL_TAG, [asked.structural_tag])
+            return ResponseFormat(FormatKind.CHOICE, tuple(asked.choice.choices))
+        case "json_schema" | "regex" | "grammar" | "structural_tag" as kind:
+            return ResponseFormat(FormatKind(kind), (getattr(asked, kind),))
         case _:
             return None
 

@@ -157,7 +157,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
             max_context_length=worker.max_context_length,
             max_req_input_len=worker.max_context_length - 1,
             vocab_size=worker.vocab_size,
-            eos_token_ids=self._target.eos_token_ids,
+            eos_token_ids=self._target.tokenizer.eos_token_ids,
             default_sampling_params_json=self._inference.offer.defaults_json(),
         )
 

@@ -127,18 +127,8 @@ def _decode_opened(message: pb.DraftOpened) -> DraftOpened:
 
 
 def _encode_draft(event: Draft) -> pb.Draft:
-    return pb.Draft(
-        session_id=event.session,
-        epoch=event.epoch,
-        base_committed_len=event.base_committed_len,
-        first_position=event.first_position,
-        prefix_hash=event.prefix_hash,
-        tree=records.encode_tree(event.tree),
-        final=event.final,
-        draft_ms=event.draft_ms,
-        reach=event.reach,
-        sources=event.sources,
-    )
+    tree = records.encode_tree(event.tree)
+    return write(pb.Draft, event, session_id=event.session, tree=tree)
 
 
 def _decode_draft(message: pb.Draft) -> Draft:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable, Iterator
 
 from google.protobuf.message import DecodeError
+from paceline.by_name import read, write
 from paceline.v1 import types_pb2 as pb
 
 from services.contract.errors import ProtocolError
@@ -18,15 +19,7 @@ MOST_BYTES = 256 << 20
 
 def split_bundle(bundle: TokenizerBundle) -> Iterator[bytes]:
     """Parts of at most 1 MiB, in order."""
-    data = pb.TokenizerBundle(
-        fingerprint=bundle.fingerprint,
-        tokenizer_json=bundle.tokenizer_json,
-        chat_template=bundle.chat_template,
-        generation_config_json=bundle.generation_config_json,
-        eos_token_ids=bundle.eos_token_ids,
-        bos_token=bundle.bos_token,
-        eos_token=bundle.eos_token,
-    ).SerializeToString()
+    data = write(pb.TokenizerBundle, bundle).SerializeToString()
     for start in range(0, len(data), PART_BYTES):
         yield data[start : start + PART_BYTES]
 
@@ -51,12 +44,5 @@ def join_bundle(parts: Iterable[bytes]) -> TokenizerBundle:
         raise ProtocolError("the parts of the tokenizer do not fit together") from error
     if not message.tokenizer_json:
         raise ProtocolError("tokenizer.tokenizer_json is empty")
-    return TokenizerBundle(
-        fingerprint=require_name(message.fingerprint, "tokenizer.fingerprint"),
-        tokenizer_json=message.tokenizer_json,
-        chat_template=message.chat_template,
-        generation_config_json=message.generation_config_json,
-        eos_token_ids=tuple(message.eos_token_ids),
-        bos_token=message.bos_token,
-        eos_token=message.eos_token,
-    )
+    fingerprint = require_name(message.fingerprint, "tokenizer.fingerprint")
+    return read(TokenizerBundle, message, fingerprint=fingerprint)

@@ -154,28 +154,13 @@ def _decode_opened(message: pb.VerifyOpened) -> VerifyOpened:
 
 
 def _encode_verdict(event: Verdict) -> pb.Verdict:
-    return pb.Verdict(
+    return write(
+        pb.Verdict,
+        event,
         session_id=event.session,
-        epoch=event.epoch,
-        round=event.round,
-        base_len=event.base_len,
-        token_ids=event.token_ids,
-        accepted=event.accepted,
-        all_accepted=event.all_accepted,
-        discarded=event.discarded,
-        accepted_nodes=event.accepted_nodes,
         logprobs=[_encode_logprobs(row) for row in event.logprobs],
-        queue_ms=event.queue_ms,
-        verify_ms=event.verify_ms,
-        batch_size=event.batch_size,
-        batch_rows=event.batch_rows,
-        mode=event.mode.value,  # type: ignore[arg-type]
-        bad_q_rows=event.bad_q_rows,
-        draft_tokens=event.draft_tokens,
-        top_rows=event.top_rows,
+        mode=event.mode.value,
         taken=_encode_taken(event.taken),
-        states=event.states,
-        near_ties=event.near_ties,
     )
 
 
@@ -207,12 +192,8 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
 
 
 def _encode_scores(event: PromptScores) -> pb.PromptScores:
-    return pb.PromptScores(
-        session_id=event.session,
-        epoch=event.epoch,
-        position=event.position,
-        rows=[_encode_logprobs(row) for row in event.rows],
-    )
+    rows = [_encode_logprobs(row) for row in event.rows]
+    return write(pb.PromptScores, event, session_id=event.session, rows=rows)
 
 
 def _decode_scores(message: pb.PromptScores) -> PromptScores:
@@ -223,12 +204,7 @@ def _decode_scores(message: pb.PromptScores) -> PromptScores:
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
     if taken is None:
         return None
-    return pb.TakenDraft(
-        tree=records.encode_tree(taken.tree),
-        reach=taken.reach,
-        sources=taken.sources,
-        draft_ms=taken.draft_ms,
-    )
+    return write(pb.TakenDraft, taken, tree=records.encode_tree(taken.tree))
 
 
 def _decode_taken(message: pb.TakenDraft) -> TakenDraft:
@@ -255,11 +231,7 @@ def _check_verdict(message: pb.Verdict) -> None:
 
 
 def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
-    return pb.LogprobRow(
-        logprob=row.logprob,
-        top_token_ids=row.top_token_ids,
-        top_logprobs=encode_floats(row.top_logprobs),
-    )
+    return write(pb.LogprobRow, row, top_logprobs=encode_floats(row.top_logprobs))
 
 
 def _decode_logprobs(message: pb.LogprobRow) -> LogprobRow:

@@ -44,8 +44,8 @@ class Telemetry:
             hush()
         if metrics:
             self._readers.append(SentReader(_SCOPE, OTLPMetricExporter()))
-        self._meters = MeterProvider(self._readers, resource, shutdown_on_exit=False)
-        self._meter = self._meters.get_meter(_SCOPE.name)
+        meters = MeterProvider(self._readers, resource, shutdown_on_exit=False)
+        self._meter = meters.get_meter(_SCOPE.name)
         self._page: Page | None = None
         self._sender = OTLPSpanExporter() if traces else None
         self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -128,7 +128,9 @@ class Telemetry:
             self._page = None
         if self._sender is not None:
             self._stop_spans(self._sender, timeout)
-        self._meters.shutdown(1e3 * max(0.1, ends_at - time.monotonic()))
+        left_ms = 1e3 * max(0.1, ends_at - time.monotonic())
+        for reader in self._readers:
+            reader.shutdown(left_ms)
 
     def _stop_spans(self, sender: OTLPSpanExporter, timeout: float) -> None:
         # The SDK gives its thread half a minute, and takes no other time.

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from services.runtime.redis_client import DEFAULT_PREFIX, FAULTS, Client, open_client, safe_url
+from services.runtime.redis_client import DEFAULT_PREFIX, FAULTS, Client, open_client
+from services.runtime.redis_url import shown
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class RedisArchive:
         except FAULTS as error:
             if not self._away:
                 why = type(error).__name__
-                log.warning("phrases are not kept: Redis at %s: %s", safe_url(self._url), why)
+                log.warning("phrases are not kept: Redis at %s: %s", shown(self._url), why)
             self._away = True
 
     async def _load(self, redis: Client, scope: str) -> None:
