@@ -7,7 +7,7 @@ import pytest
 import torch
 from paceline import Method
 
-from tests.integration.cluster import PROMPT, cluster, start_verifier, target
+from tests.integration.cluster import cluster, start_verifier, target
 from tests.integration.plain_reckoning import (
     TOKENS,
     behind_its_noise,
@@ -207,21 +207,3 @@ async def test_auto_follows_temperature_seed_and_drafter():
     async with cluster(*workers, pacing="fixed") as live:
         runs = [await generate(live, max_tokens=12, **options) for options, _ in asked]
     assert [rules_of(run) for run in runs] == [{rule} for _, rule in asked]
-
-
-# --- prompts that are cut ---------------------------------------------------------
-
-
-async def test_a_cut_prompt_is_answered_as_its_end_alone_and_counted_so():
-    own = {"temperature": 0.0, "max_tokens": 16}
-    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
-        end = await live.client.generate(tokens=prompt_ids()[-6:], **own)
-        runs = [
-            await live.client.generate(truncate_prompt_tokens=6, **given, **own)
-            for given in ({"prompt": PROMPT}, {"tokens": prompt_ids()}, {"prompt": 90 * PROMPT})
-        ]
-    assert {run.token_ids for run in runs} == {end.token_ids}
-    assert {run.usage.prompt_tokens for run in runs} == {6}
-
-
-# --- bad input --------------------------------------------------------------------

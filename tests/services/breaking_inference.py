@@ -66,7 +66,6 @@ class Cluster:
     aborted: list = field(default_factory=list)
     asked: list = field(default_factory=list)
     was_aborted: asyncio.Event = field(default_factory=asyncio.Event)
-    hangs: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def count(self):
@@ -132,7 +131,6 @@ class BreakingService(pb_grpc.InferenceServiceServicer):
         if ending is None or ending.how is CUT:
             return
         if ending.how is HANG:
-            self.cluster.hangs.set()
             await asyncio.Event().wait()
         await fail(context, ending.how)
 

@@ -50,8 +50,8 @@ class Health:
         self.servicer = health.aio.HealthServicer()
         self.address = options.health_address
         self._file = options.health_file
-        self._server = grpc.aio.server(options=_PORT_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, self._server)
+        # gRPC logs itself while it is destroyed if it was made and never started.
+        self._server: grpc.aio.Server | None = None
         self._names = ["", READINESS]
         self._accepting = self._obstructed = False
 
@@ -106,15 +106,18 @@ class Health:
 
     async def close(self) -> None:
         """Stop reporting."""
-        await self._server.stop(0.0)
+        if self._server is not None:
+            await self._server.stop(0.0)
 
     async def _listen(self, address: str) -> str:
+        self._server = server = grpc.aio.server(options=_PORT_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, server)
         try:
-            address = bound(address, self._server.add_insecure_port(address))
+            address = bound(address, server.add_insecure_port(address))
         except RuntimeError as error:
             await self.close()
             raise StartError(f"health_port: cannot listen on {address}") from error
-        await self._server.start()
+        await server.start()
         logger.info("health is served on %s", address)
         if self._file is not None:
             write_line(self._file, address)
