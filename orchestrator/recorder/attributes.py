@@ -23,7 +23,7 @@ def of_resume(session: str, offset: int) -> Attributes:
     return {names.SESSION_ID: session, names.OFFSET: offset, **of_call("Resume")}
 
 
-def of_request(session: str, config: SessionConfig, model: str, chat: bool) -> Attributes:
+def of_request(session: str, config: SessionConfig, model: str) -> Attributes:
     """A session as it begins here."""
     sampling = config.sampling
     return {
@@ -31,7 +31,7 @@ def of_request(session: str, config: SessionConfig, model: str, chat: bool) -> A
         names.TERM: config.term,
         names.METHOD: config.method,
         names.MODE: config.mode.name.lower(),
-        names.OPERATION: "chat" if chat else "text_completion",
+        names.OPERATION: "text_completion",
         names.PROVIDER: "paceline",
         names.RESPONSE_MODEL: model,
         names.MAX_TOKENS: sampling.max_tokens,

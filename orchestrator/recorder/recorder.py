@@ -93,25 +93,23 @@ class Recorder:
         config: SessionConfig,
         *,
         model: str = "",
-        chat: bool = False,
         traceparent: str = "",
-        tracestate: str = "",
     ) -> None:
         """A session begins here, or goes on. Call it once admitted.
 
-        The trace headers are the client's, or those of the call that goes on with it.
+        The trace header is the client's, or that of the call that goes on with it.
         """
         now = self._clock()
         wall = time.time_ns()
         span = self._tracer.start_span(
             names.GENERATE.name,
-            parent_context(traceparent, tracestate),
+            parent_context(traceparent),
             SpanKind.SERVER,
             start_time=wall,
         )
         spans = None
         if span.is_recording() and self._children is not None:
-            span.set_attributes(of_request(session, config, model, chat))
+            span.set_attributes(of_request(session, config, model))
             spans = SessionSpans(self._children, span, wall - int(now * 1e9))
         parent = format_traceparent(span.get_span_context())
         self._sessions[session] = _Session(span, parent, spans, now)

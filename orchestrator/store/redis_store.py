@@ -58,17 +58,16 @@ class RedisSessionStore:
         writer_options: WriterOptions | None = None,
         on_dropped: Callable[[int], None] = lambda _: None,
         on_fenced: Callable[[], None] = lambda: None,
-        servers: OneServer | ClusterServers | None = None,
     ) -> None:
-        """`servers`: what calls go to, if not to those of the client.
+        """`on_dropped`: how many commits a `relaxed` store did not take in time.
 
-        `on_dropped`: commits that a `relaxed` store did not take in time; `on_fenced`: writes
-        refused because the session has another owner.
+        `on_fenced`: a write was refused, because the session has another owner.
         """
         self._client = client
         self._options = options or StoreOptions()
-        self._delivery = servers or _delivery(client, writer_options or WriterOptions())
-        self._writer = _sender(self._delivery, writer_options, on_fenced)
+        writing = writer_options or WriterOptions()
+        self._delivery = delivery(client, DeliveryOptions(writing.max_bytes, writing.replicas))
+        self._writer = _sender(self._delivery, writing, on_fenced)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)
 
@@ -318,14 +317,8 @@ async def _refuse_part_of_a_cluster(url: str, client: Client) -> None:
         raise start_error(url, PartOfCluster())
 
 
-def _delivery(client: Client, options: WriterOptions) -> OneServer | ClusterServers:
-    return delivery(client, DeliveryOptions(options.max_bytes, options.replicas))
-
-
 def _sender(
-    servers: OneServer | ClusterServers,
-    options: WriterOptions | None,
-    on_fenced: Callable[[], None],
+    servers: OneServer | ClusterServers, options: WriterOptions, on_fenced: Callable[[], None]
 ) -> Sender:
     if isinstance(servers, ClusterServers):
         return Lanes(servers, options, on_fenced)

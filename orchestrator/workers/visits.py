@@ -7,9 +7,9 @@ orchestrator's death and its verifier still has its text.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from hashlib import blake2b
 from typing import Protocol
 
+from orchestrator.workers.subset import order_of
 from services.contract.types import Role
 
 AT_ONCE = 2
@@ -61,7 +61,7 @@ class Visits:
             return []
         self._tried[role] = now
         free = self._addresses[role].difference(linked)
-        return sorted(free, key=self._order)[:AT_ONCE]
+        return sorted(free, key=lambda address: order_of(f"{self._own}/{address}"))[:AT_ONCE]
 
     def waits(self, role: Role, address: str, now: float) -> bool:
         """Whether a session may wait for a link to its verifier there, which it needs now."""
@@ -76,6 +76,3 @@ class Visits:
             return True
         del self._needed[place]
         return False
-
-    def _order(self, address: str) -> bytes:
-        return blake2b(f"{self._own}/{address}".encode(), digest_size=8).digest()

@@ -1,20 +1,20 @@
 """Command-line flags from an options class: one flag per field, nothing said twice.
 
 An option comes from its flag, else from its variable (`PACELINE_<NAME>`), else from the file of
-`--config`, else from its default.
+`--config`, else from its default. click reads the words, pydantic the values.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+import click
 from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
@@ -104,8 +104,21 @@ class Flag:
         """The flags that it has; a word has none."""
         return () if self.told("word") else tuple(filter(None, (self.on, self.off)))
 
-    def explain_in(self, section: Any) -> None:
-        """Add what `--help` says of it."""
+    @property
+    def parameter(self) -> click.Parameter:
+        """What click reads it with."""
+        if self.told("word"):
+            return click.Argument([self.key], required=False)
+        return click.Option(
+            [self.key.replace("-", "_"), "/".join(self.spelled)],
+            is_flag=self.is_switch,
+            multiple=self.is_repeatable,
+            default=None,
+        )
+
+    @property
+    def explained(self) -> tuple[str, str]:
+        """How it is typed, and what `--help` says of it."""
         default = self.field.default
         told = default not in (PydanticUndefined, None, "", ()) and (self.off or not self.is_switch)
         parts = [
@@ -114,15 +127,14 @@ class Flag:
             "(needed)" if self.field.is_required() else "",
             f"[{self.variable}]" if self.variable else "",
         ]
-        how: dict[str, Any] = (
-            {"action": "store_true"} if self.is_switch else {"metavar": self._value}
-        )
-        section.add_argument(*self.spelled, dest=self.on, help=" ".join(filter(None, parts)), **how)
+        value = "" if self.is_switch or self.told("word") else f" {self._value}"
+        typed = ", ".join(self.spelled) or self.on
+        return typed + value, " ".join(filter(None, parts))
 
     @property
     def _value(self) -> str:
-        if self.choices or self.told("word"):
-            return "{" + ",".join(self.choices) + "}" if self.choices else self.on
+        if self.choices:
+            return "{" + ",".join(self.choices) + "}"
         joined = self.is_list and not self.is_repeatable
         kind = get_args(self.members[0])[0] if self.is_repeatable else self.members[0]
         return self.told("shown") or ("A,B" if joined else kind.__name__.upper())
@@ -153,6 +165,26 @@ class ConfigOptions:
     )
 
 
+class _Command(click.Command):
+    """The words of a command, with its flags by section."""
+
+    def __init__(
+        self, summary: str, titles: Mapping[str, Sequence[Flag]], helps: tuple[str, ...]
+    ) -> None:
+        words = [flag.parameter for flags in titles.values() for flag in flags]
+        named = {"help_option_names": [*helps]}
+        super().__init__(None, named, params=words, help=summary, options_metavar="[flags]")
+        self._titles = titles
+        self._other = (", ".join(helps), "Show this message and exit.")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Every section of the help."""
+        rows = {title: [one.explained for one in flags] for title, flags in self._titles.items()}
+        for title, said in (rows | {"Other": [self._other]}).items():
+            with formatter.section(title):
+                formatter.write_dl(said)
+
+
 class Flags:
     """The flags of a command that reads one or several options classes; they share flags.
 
@@ -167,7 +199,7 @@ class Flags:
         helps: tuple[str, ...] = ("--help",),
         roles: Mapping[str, Callable[[], Flags]] | None = None,
     ) -> None:
-        self._prog, self._summary, self._helps, self._roles = prog, summary, helps, roles or {}
+        self._prog, self._roles = prog, roles or {}
         self._given: dict[str, Any] = {}
         self._file: Given = {}
         self.sections: dict[str, dict[str, str]] = {}
@@ -180,60 +212,30 @@ class Flags:
                 title = flag.field.title or title
                 if self.known.setdefault(flag.on, flag) is flag:
                     self.titles.setdefault(title, []).append(flag)
-        self._words = [flag for flag in self.known.values() if flag.told("word")]
-        self._spelled = {one: flag for flag in self.known.values() for one in flag.spelled}
-        self.keys = {flag.key: flag for flag in self._spelled.values() if flag.key != "config"}
+        flags = [flag for flag in self.known.values() if flag.spelled]
+        self.keys = {flag.key: flag for flag in flags if flag.key != "config"}
+        self._command = _Command(summary, self.titles, helps)
 
     def help(self) -> str:
         """What `--help` prints."""
-        named = "".join(f" {w.on}" if w.field.is_required() else f" [{w.on}]" for w in self._words)
-        usage = f"{self._prog}{named} [flags]"
-        parser = ArgumentParser(self._prog, usage, self._summary, add_help=False)
-        for title, flags in self.titles.items():
-            section = parser.add_argument_group(title)
-            for flag in flags:
-                flag.explain_in(section)
-        other = parser.add_argument_group("Other")
-        other.add_argument(*self._helps, action="help", help="Show this message and exit.")
-        return parser.format_help()
+        return self._command.get_help(click.Context(self._command, info_name=self._prog))
 
     def parse(self, arguments: Sequence[str]) -> None:
-        """Read the command line, and the file that it names; argparse takes no value with a dash.
+        """Read the command line, and the file that it names.
 
         Raises StartError naming a flag that there is not. Exits by itself on `--help` (0).
         """
-        self._given, following, words = {}, iter(arguments), list[str]()
-        for word in following:
-            on, equals, value = word.partition("=")
-            flag = self._spelled.get(on)
-            if word == "--":
-                words += following
-            elif word in self._helps:
-                print(self.help(), end="")
-                raise SystemExit(0)
-            elif flag is not None:
-                text = value if equals else None if flag.is_switch else next(following, None)
-                self._given[flag.on] = self._told(flag, on, text)
-            elif word.startswith("-") and word != "-":
-                raise self._refused(f"{on}: there is no such flag")
-            else:
-                words.append(word)
-        if len(words) > len(self._words):
-            raise self._refused(f"{words[len(self._words)]!r} is one word too many")
-        self._given |= {one.on: word for one, word in zip(self._words, words, strict=False)}
+        try:
+            words = self._command.make_context(self._prog, list(arguments)).params
+        except click.exceptions.Exit as end:
+            raise SystemExit(end.exit_code) from None
+        except click.UsageError as error:
+            why = error.format_message().rstrip(".")
+            raise StartError(f"{why}; see {self._prog} --help") from None
+        typed = {flag.on: words[flag.key.replace("-", "_")] for flag in self.known.values()}
+        self._given = {on: value for on, value in typed.items() if value not in (None, ())}
         if "--config" in self._given:
             self._read_file(Path(self._given["--config"]))
-
-    def _refused(self, why: str) -> StartError:
-        return StartError(f"{why}; see {self._prog} --help")
-
-    def _told(self, flag: Flag, on: str, text: str | None) -> Any:
-        """The value of a flag that stands as `on`, from the word that belongs to it."""
-        if flag.is_switch and text is None:
-            return on == flag.on
-        if flag.is_switch or text is None:
-            raise StartError(f"{on} {'takes no' if flag.is_switch else 'needs a'} value")
-        return [*self._given.get(flag.on, ()), text] if flag.is_repeatable else text
 
     def _read_file(self, path: Path) -> None:
         where, content = f"--config: {path}", load(path)

@@ -218,5 +218,5 @@ def overview() -> str:
     """What `paceline --help` prints."""
     rows = [f"  {name:<16} {command.summary}" for name, command in COMMANDS.items()]
     flags = ["Flags:", f"  {'--help':<16} Show this message and exit."]
-    usage = "usage: paceline COMMAND [flags]"
+    usage = "Usage: paceline COMMAND [flags]"
     return "\n".join([usage, "", SUMMARY, "", "Commands:", *rows, "", *flags])

@@ -91,7 +91,7 @@ def test_a_command_that_does_not_exist_is_refused(words):
 def test_a_command_goes_on_under_the_name_it_had(old):
     done = paceline(old, "--help")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: paceline {RENAMED[old]} [flags]")
+    assert done.stdout.startswith(f"Usage: paceline {RENAMED[old]} [flags]")
     assert done.stderr == f"paceline {old}: this is paceline {RENAMED[old]} now\n"
 
 

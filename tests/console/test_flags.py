@@ -77,11 +77,11 @@ def test_a_bad_value_from_the_environment_is_named_with_its_variable(monkeypatch
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--colour", "red"), "--colour: there is no such flag"),
-        (("-x",), "-x: there is no such flag"),
-        (("red",), "'red' is one word too many"),
-        (("--port",), "--port needs a value"),
-        (("--loud=1",), "--loud takes no value"),
+        (("--colour", "red"), "No such option .--colour."),
+        (("-x",), "No such option .-x."),
+        (("red",), "unexpected extra argument .red."),
+        (("--port",), "Option .--port. requires an argument"),
+        (("--loud=1",), "Option .--loud. does not take a value"),
     ],
 )
 def test_what_cannot_be_read_is_named(words, named):

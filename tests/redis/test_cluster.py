@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis import exceptions
@@ -54,6 +55,19 @@ async def keep_writing(owner: Owner, stop: asyncio.Event, pause: float = 0.002) 
         await asyncio.sleep(pause)
 
 
+@asynccontextmanager
+async def written_meanwhile(store: RedisSessionStore, owners: list[Owner]) -> AsyncIterator[None]:
+    """Sessions grow inside the block, and each is stored as its owner wrote it."""
+    stop = asyncio.Event()
+    writing = [asyncio.create_task(keep_writing(owner, stop)) for owner in owners]
+    yield
+    stop.set()
+    await asyncio.gather(*writing)
+    for owner in owners:
+        assert list((await store.get(owner.key)).committed) == owner.text
+        assert owner.refused == []
+
+
 async def open_when_it_can_be(url: str) -> RedisSessionStore:
     """A store, once every slot has a master again."""
     while True:
@@ -99,16 +113,6 @@ async def test_workers_that_register_in_a_cluster_are_seen(cluster):
         assert [one.address for one in await registry.list(Role.DRAFTER)] == ["127.0.0.1:9"]
     assert await registry.list() == []
     await registry.close()
-
-
-async def test_phrases_are_kept_in_a_cluster(cluster):
-    archive = RedisArchive(cluster.url)
-    archive.keep("a", [1, 2, 3])
-    archive.load("a")
-    arrived = []
-    await until(lambda: arrived.append(archive.arrived()) or arrived[-1])
-    assert arrived[-1] == ("a", (1, 2, 3))
-    await asyncio.to_thread(archive.close)
 
 
 async def move_all(cluster: RedisCluster, target: Server) -> set[int]:
@@ -170,21 +174,16 @@ async def test_a_user_with_the_rights_that_are_documented_is_enough(cluster, cap
 async def test_a_session_whose_slot_moves_meanwhile_is_written_on(cluster):
     """Also while its keys are on two nodes, one by one, and to a node that had no slot."""
     store = await connect(cluster.url, StoreOptions(lease_ms=300))
-    owners = await on_each(cluster, store)
-    stop = asyncio.Event()
-    writing = [asyncio.create_task(keep_writing(owner, stop)) for owner in owners]
-    slot, spare = slot_of(owners[0].key), cluster.masters[3]
-    await cluster.move(slot, spare, pause=0.1)
-    await asyncio.sleep(0.2)
-    await cluster.move(slot, cluster.masters[1], pause=0.1)
-    await asyncio.sleep(0.2)
-    stop.set()
-    await asyncio.gather(*writing)
     other = await connect(cluster.url)
+    owners = await on_each(cluster, store)
+    slot, spare = slot_of(owners[0].key), cluster.masters[3]
+    async with written_meanwhile(other, owners):
+        await cluster.move(slot, spare, pause=0.1)
+        await asyncio.sleep(0.2)
+        await cluster.move(slot, cluster.masters[1], pause=0.1)
+        await asyncio.sleep(0.2)
     for owner in owners:
-        assert list((await other.get(owner.key)).committed) == owner.text
         assert len(await other.rounds(owner.key)) == len(owner.text)
-        assert owner.refused == []
     assert (await cluster.owner(slot)) is cluster.masters[1]
     await store.close()
     await other.close()
@@ -266,40 +265,27 @@ async def test_a_node_that_is_away_holds_up_its_own_sessions_alone(cluster):
 async def test_a_failover_on_purpose_harms_no_text(copied, replicas):
     store = await connect(copied.url, writer_options=WriterOptions(replicas=replicas))
     owners = await on_each(copied, store)
-    stop = asyncio.Event()
-    writing = [asyncio.create_task(keep_writing(owner, stop)) for owner in owners]
-    await asyncio.sleep(0.2)
-    await copied.replicas[0].ask("CLUSTER", "FAILOVER")
-    slot = slot_of(owners[0].key)
 
     async def taken_over() -> bool:
-        return (await copied.owner(slot)) is copied.replicas[0]
+        return (await copied.owner(slot_of(owners[0].key))) is copied.replicas[0]
 
-    await until(taken_over)
-    await linked(copied.masters[0])
-    await asyncio.sleep(0.2)
-    stop.set()
-    await asyncio.gather(*writing)
-    for owner in owners:
-        assert list((await store.get(owner.key)).committed) == owner.text
-        assert owner.refused == []
+    async with written_meanwhile(store, owners):
+        await asyncio.sleep(0.2)
+        await copied.replicas[0].ask("CLUSTER", "FAILOVER")
+        await until(taken_over)
+        await linked(copied.masters[0])
+        await asyncio.sleep(0.2)
     await store.close()
 
 
 async def test_a_master_that_dies_is_only_a_pause(copied):
     store = await connect(copied.url)
     owners = await on_each(copied, store)
-    stop = asyncio.Event()
-    writing = [asyncio.create_task(keep_writing(owner, stop)) for owner in owners]
-    await asyncio.sleep(0.2)
-    copied.masters[0].kill()
-    before = len(owners[0].text)
-    await until(lambda: len(owners[0].text) > before + 20)
-    stop.set()
-    await asyncio.gather(*writing)
-    for owner in owners:
-        assert list((await store.get(owner.key)).committed) == owner.text
-        assert owner.refused == []
+    async with written_meanwhile(store, owners):
+        await asyncio.sleep(0.2)
+        copied.masters[0].kill()
+        before = len(owners[0].text)
+        await until(lambda: len(owners[0].text) > before + 20)
     await store.close()
 
 

@@ -19,10 +19,9 @@ def format_traceparent(context: SpanContext) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def parent_context(traceparent: str, tracestate: str = "") -> Context:
+def parent_context(traceparent: str) -> Context:
     """The context of a remote parent; an empty one if the header is missing or malformed."""
-    carrier = {"traceparent": traceparent, "tracestate": tracestate}
-    return _PROPAGATOR.extract(carrier, Context())
+    return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 
 def span_context(context: Context) -> SpanContext:
