@@ -157,6 +157,7 @@ def test_every_text_has_a_share_of_its_own_in_threads_of_their_own(soon: None) -
         ("{{ 'x-y'.replace('-', '+') | replace('x', 'zz') }}", "zz+y"),
         ("{{ ['a', 1, none] | join('-') }}{{ '-'.join(['a', 'b']) }}", "a-1-Nonea-b"),
         ("{{ 2 ** 10 % 7 * 3 }}", "6"),
+        ("{{ dict.fromkeys('ab', 0) }}", "{'a': 0, 'b': 0}"),
         ("{% set ns = namespace(n=123456) %}{{ ns.n }}{{ range(3) | list }}", "123456[0, 1, 2]"),
         ("{% for k, v in {'a': 1}.items() if v %}{{ k, v }}{% else %}none{% endfor %}", "('a', 1)"),
     ],

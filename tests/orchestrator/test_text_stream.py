@@ -70,6 +70,13 @@ def test_other_decoders_stream_to_the_decoded_text(name: str, data: st.DataObjec
     assert streamed(tok, tokens, skip=False).text == tok.decode(tokens, False)
 
 
+def test_a_space_that_starts_the_output_is_dropped_where_the_decoder_drops_it() -> None:
+    space, letter = 3 + 0x20, 3 + 0x41
+    assert streamed(tokenizer("llama"), [space, space, letter]).text == " A"
+    assert streamed(tokenizer("llama"), [letter, space, letter]).text == "A A"
+    assert streamed(tokenizer("gemma"), [space, letter]).text == " A"
+
+
 @given(tokens=token_lists("gemma"))
 def test_broken_runs_of_bytes_are_read_as_utf8_with_replacement(tokens: list[int]) -> None:
     tok = tokenizer("gemma")
