@@ -26,6 +26,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SCANNER := .venv-checkov
 VLLM := .venv-vllm
+LLAMA := .venv-llama
 VLLM_GPU ?= $(shell nvidia-smi -L 2>/dev/null)
 STAMP := $(VENV)/.setup-done
 EXTRAS := orchestrator,gateway,drafter
@@ -36,14 +37,14 @@ FROZEN := protos/frozen.binpb
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile check format protos freeze bench certs \
+.PHONY: help setup setup-vllm setup-llama test-vllm demo test test-all test-avx2 proof faults fuzz chaos hostile check format protos freeze bench certs \
   wheels image-check image-slim image-models image-vllm image-vllm-beside scan clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "As on a CPU with AVX2 alone: test-avx2. Minutes to hours: proof, faults, fuzz, chaos, hostile (docs/guarantees.md)."
-	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
+	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md). llama.cpp as a peer: setup-llama."
 	@echo "Seldom: freeze, scan; wheels, image-slim, image-models, image-vllm, image-vllm-beside (k8s/Dockerfile)."
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
@@ -89,6 +90,15 @@ endif
 	@touch $@
 	@$(VLLM)/bin/python -c 'from importlib.metadata import packages_distributions as d, version; \
 	  print("setup-vllm: done, with vLLM", version(d()["vllm"][0]))'
+
+# llama.cpp, for `paceline bench --peers llama.cpp`: a wheel of it, in an environment of its own.
+setup-llama: $(LLAMA)/bin/llama-server
+
+$(LLAMA)/bin/llama-server: bench/peers/llama_server.py
+	'$(PYTHON)' -m venv $(LLAMA)
+	$(LLAMA)/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+	printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" "%s" "$$@"\n' '$(CURDIR)/bench/peers/llama_server.py' > $@
+	chmod +x $@
 
 # A file a core: vLLM fills it, and takes a minute to start.
 test-vllm: setup-vllm

@@ -39,6 +39,8 @@ def command(settings: dict[str, Any], port: int) -> list[str]:
         "--parallel": slots,
         "--ctx-size": settings["max_context"] * slots,
     }
+    if settings["ngram"]:
+        arguments["--spec-type"] = "ngram-simple"
     program = shutil.which(settings["command"]) or settings["command"]
     # The server must not outlive this process, whatever ends it.
     command = tied(Path(program), settings["command"])

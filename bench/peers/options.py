@@ -11,8 +11,8 @@ from services.runtime.options import Words, option, options
 
 TRANSFORMERS = ("transformers", "assisted", "lookup")
 VLLM = ("vllm", "vllm-ngram")
-LLAMA = "llama.cpp"
-PEERS = (*TRANSFORMERS, *VLLM, LLAMA)
+LLAMA = ("llama.cpp", "llama.cpp-ngram")
+PEERS = (*TRANSFORMERS, *VLLM, *LLAMA)
 PLACES = ("verifier", "all")
 AUTO = "auto"
 FORMATS = ("float32", "bfloat16")
@@ -25,7 +25,8 @@ class PeerOptions:
     """Peers by name, and the cores they run on: those of the verifier, or all, or each in turn."""
 
     names: Words = option(
-        "Set beside: transformers, assisted (with --draft), lookup, vllm, vllm-ngram, llama.cpp.",
+        "Set beside: transformers, assisted (with --draft), lookup, vllm, vllm-ngram, llama.cpp, "
+        "llama.cpp-ngram.",
         "",
         section="Peers",
         flag="peers",
@@ -34,7 +35,10 @@ class PeerOptions:
         "Where they run: verifier (its cores), all, or both.", "verifier", flag="peer-cores"
     )
     vllm_python: str | None = option("Python of an environment that holds vLLM.", None)
-    llama_server: str | None = option("The command llama-server of llama.cpp.", None)
+    llama_server: str | None = option(
+        "The command llama-server of llama.cpp; make setup-llama makes one in .venv-llama/bin.",
+        None,
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "Number format of peers; auto: for each the one that a short trial finds fastest.",
         AUTO,
@@ -53,8 +57,8 @@ class PeerOptions:
             raise StartError("--peers: assisted needs a model that drafts, --draft")
         if not set(VLLM).isdisjoint(self.names):
             _require("vllm", "--vllm-python", self.vllm_python)
-        if LLAMA in self.names:
-            _require(LLAMA, "--llama-server", self.llama_server)
+        if not set(LLAMA).isdisjoint(self.names):
+            _require("llama.cpp", "--llama-server", self.llama_server)
 
 
 def _require(peer: str, flag: str, command: str | None) -> None:

@@ -128,8 +128,9 @@ def children(
             if way in asked.names:
                 dtype = formats[_name(way, place)]
                 yield _vllm(options, way, place, engine | {"dtype": dtype})
-        if LLAMA in asked.names:
-            yield _llama(options, place, engine | {"dtype": AS_STORED})
+        for way in LLAMA:
+            if way in asked.names:
+                yield _llama(options, way, place, engine | {"dtype": AS_STORED})
 
 
 def _names(options: BenchOptions) -> list[str]:
@@ -188,12 +189,13 @@ def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]
     return PeerSpec(_name(way, place), python, "bench.peers.vllm_child", settings, ways, exact)
 
 
-def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> PeerSpec:
+def _llama(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> PeerSpec:
     model = locate(options.target)
     if model.suffix != ".gguf":
-        raise StartError(f"--peers: {LLAMA} runs .gguf files, and {options.target} is none")
-    settings = {**engine, "model": str(model), "command": options.peers.llama_server}
-    name, ways = _name(LLAMA, place), _named([LLAMA], place)
+        raise StartError(f"--peers: {way} runs .gguf files, and {options.target} is none")
+    how = {"command": options.peers.llama_server, "ngram": way == "llama.cpp-ngram"}
+    settings = {**engine, "model": str(model), **how}
+    name, ways = _name(way, place), _named([way], place)
     return PeerSpec(name, sys.executable, "bench.peers.llama_child", settings, ways)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from bench.peers.lines import Request
 from bench.peers.llama_child import body
 from services.contract.errors import StartError
+from services.engine.checkpoint.files import locate
 from tests.bench.peers.kit import ask, child
+from tests.docs.pages import ROOT
 
 # Answers n tokens counting on from the last of the prompt; the first health check fails.
 SERVER = """#!{python}
@@ -49,10 +52,13 @@ with open({log!r}, "w") as file:
 ThreadingHTTPServer((given["--host"], int(given["--port"])), Handler).serve_forever()
 """
 
+COUNTING = [2705, 28, 827, 28, 1296, 28, 1876, 28, 582, 28, 827, 28, 1296, 28]
+"""Of the demo model: "One, two, three, four, one, two, three,"."""
+
 
 def settings(command: str) -> dict[str, object]:
     common = {"threads": 1, "cpus": [0], "dtype": "float32", "model": "m.gguf"}
-    engine = {"max_context": 100, "concurrency": 3, "prefix_caching": False}
+    engine = {"max_context": 100, "concurrency": 3, "prefix_caching": False, "ngram": False}
     return {**common, **engine, "command": command}
 
 
@@ -94,3 +100,25 @@ def test_a_request_is_greedy_and_keeps_no_prompt():
     assert asked["cache_prompt"] is False
     seen = body(Request(1, "llama.cpp", (1, 2), 8, 0.0, 1.0, 3), prefix_caching=True)
     assert seen["cache_prompt"] is True
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """The server that `make setup-llama` makes."""
+    asked = ("make", "setup-llama", f"LLAMA={tmp_path}", f"PYTHON={sys.executable}")
+    made = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "bin" / "llama-server"
+
+
+@pytest.mark.processes
+@pytest.mark.demo_model
+async def test_the_server_of_the_wheel_writes_the_same_with_and_without_n_grams(wheel, tmp_path):
+    model = locate("smollm2-135m-instruct")
+    common = settings(str(wheel)) | {"model": str(model)}
+    texts = []
+    for ngram in (False, True):
+        async with child("bench.peers.llama_child", tmp_path, **common | {"ngram": ngram}) as peer:
+            texts.append((await ask(peer, "llama.cpp", COUNTING, max_tokens=24)).token_ids)
+    assert texts[0] == texts[1]
+    assert len(texts[0]) > 20

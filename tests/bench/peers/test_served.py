@@ -75,11 +75,12 @@ def test_vllm_gets_a_folder_and_both_of_its_ways_a_process_each(tmp_path):
 
 
 def test_llama_cpp_runs_gguf_files_alone(tmp_path):
-    peers = PeerOptions(("llama.cpp",), llama_server="llama-server")
+    peers = PeerOptions(("llama.cpp", "llama.cpp-ngram"), llama_server="llama-server")
     (tmp_path / "m.gguf").touch()
-    [child] = children(target=str(tmp_path / "m.gguf"), peers=peers)
-    assert child.settings["model"] == str(tmp_path / "m.gguf")
-    assert not child.exact
+    plain, ngram = children(target=str(tmp_path / "m.gguf"), peers=peers)
+    assert plain.settings["model"] == str(tmp_path / "m.gguf")
+    assert [one.settings["ngram"] for one in (plain, ngram)] == [False, True]
+    assert not plain.exact
     with pytest.raises(StartError, match=r"--peers: llama.cpp runs .gguf files, and .* is none"):
         children(target=str(tmp_path), peers=peers)
 
