@@ -126,7 +126,7 @@ def main() -> int:
             asked = (address, lines, request)
             threading.Thread(target=answer, args=asked, kwargs=caching, daemon=True).start()
 
-        return f"llama.cpp, {settings['model']}", beside
+        return f"llama.cpp, {Path(settings['model']).name}", beside
 
     try:
         return serve_in_turn(lines, load)
