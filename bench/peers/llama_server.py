@@ -29,9 +29,8 @@ def main() -> None:
         kind = asked.spec_type.replace("-", "_").upper()
         types = xllamacpp.common_speculative_type
         made.speculative.types = [getattr(types, f"COMMON_SPECULATIVE_TYPE_{kind}")]
-    server = xllamacpp.Server(made)
+    _serving = xllamacpp.Server(made)
     signal.pause()
-    del server
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ class Flag:
         return self.told("flag") or self.name.replace("_", "-")
 
     @property
+    def dest(self) -> str:
+        """Its name among the words that click read."""
+        return self.key.replace("-", "_")
+
+    @property
     def on(self) -> str:
         """The flag; of a word its name."""
         return self.name.upper() if self.told("word") else f"--{self.key}"
@@ -108,9 +113,9 @@ class Flag:
     def parameter(self) -> click.Parameter:
         """What click reads it with."""
         if self.told("word"):
-            return click.Argument([self.key], required=False)
+            return click.Argument([self.dest], required=False)
         return click.Option(
-            [self.key.replace("-", "_"), "/".join(self.spelled)],
+            [self.dest, "/".join(self.spelled)],
             is_flag=self.is_switch,
             multiple=self.is_repeatable,
             default=None,
@@ -216,10 +221,6 @@ class Flags:
         self.keys = {flag.key: flag for flag in flags if flag.key != "config"}
         self._command = _Command(summary, self.titles, helps)
 
-    def help(self) -> str:
-        """What `--help` prints."""
-        return self._command.get_help(click.Context(self._command, info_name=self._prog))
-
     def parse(self, arguments: Sequence[str]) -> None:
         """Read the command line, and the file that it names.
 
@@ -232,7 +233,7 @@ class Flags:
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
             raise StartError(f"{why}; see {self._prog} --help") from None
-        typed = {flag.on: words[flag.key.replace("-", "_")] for flag in self.known.values()}
+        typed = {flag.on: words[flag.dest] for flag in self.known.values()}
         self._given = {on: value for on, value in typed.items() if value not in (None, ())}
         if "--config" in self._given:
             self._read_file(Path(self._given["--config"]))

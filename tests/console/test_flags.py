@@ -101,8 +101,10 @@ def test_an_unknown_flag_ends_with_status_2():
         assert "--colour" in done.stderr
 
 
-def test_help_explains_every_setting_with_its_default_and_variable():
-    text = Flags("paceline trial", "A thing with knobs.", Knobs).help()
+def test_help_explains_every_setting_with_its_default_and_variable(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        read("--help")
+    text = capsys.readouterr().out
     for word in (
         "A thing with knobs.",
         "What to run.",

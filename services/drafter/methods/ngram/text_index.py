@@ -93,18 +93,23 @@ class TextIndex:
         return (1, end) if end and self._goes_on(end) else (0, 0)
 
     def _longest_match(self, context: Sequence[int], most: int) -> tuple[int, int]:
-        text, chain, found = self.tokens, self._before_two, (0, 0)
+        chain, found = self._before_two, (0, 0)
         end = self._two.get(context[-2] << 32 | context[-1], 0)
         for _ in range(LONGEST_SEARCH):
             if not end or found[0] == most:
                 break
-            length, most_here = 2, min(most, end)
-            while length < most_here and text[end - 1 - length] == context[-1 - length]:
-                length += 1
+            length = self._length_of(end, context, most)
             if length > found[0] and self._goes_on(end):
                 found = length, end
             end = chain[end - 1]
         return found
+
+    def _length_of(self, end: int, context: Sequence[int], most: int) -> int:
+        """How many of the last tokens of `context` the first `end` end in: two are known."""
+        text, length, most = self.tokens, 2, min(most, end)
+        while length < most and text[end - 1 - length] == context[-1 - length]:
+            length += 1
+        return length
 
     def _goes_on(self, end: int) -> bool:
         """Whether a token follows the first `end` of them in the same text."""
@@ -135,9 +140,7 @@ class TextIndex:
         while end and walked < LONGEST_WALK:
             if end < size and (token := text[end]) != BORDER:
                 walked += 1
-                length, most_here = 2, min(most, end)
-                while length < most_here and text[end - 1 - length] == context[-1 - length]:
-                    length += 1
+                length = self._length_of(end, context, most)
                 twos[token] = twos.get(token, 0) + 1
                 if length > 2:
                     threes[token] = threes.get(token, 0) + 1
