@@ -24,7 +24,7 @@ SHARES = {"verifier": 0.6, "drafter": 0.25}
 """Of a GPU's memory, where vLLM runs both roles on it."""
 Given = dict[str, Any]
 """Settings of a process by name; None: left out."""
-Dtype = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Target = Annotated[
     str,
     option(
@@ -69,15 +69,15 @@ class Models:
     )
     drafter_device: Words = option("The same of drafters that run a model.", ())
     dtype: Dtype = option(
-        "Number format of the models; auto: the faster one here.", "float32", variable=True
+        "Number format of the models; auto: the fastest one here.", "float32", variable=True
     )
     batch_invariant: bool | None = option(
         "Let the logits of a text depend on that text alone, to the bit, whatever runs beside it: "
-        "equal texts in bfloat16, too, a little slower. Left out: in float32 on a CPU.",
+        "equal texts in bfloat16, too, a little slower. Left out: in all others on a CPU.",
         None,
         variable=True,
     )
-    draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
+    draft_dtype: Dtype | None = option(
         "Number format of the draft model; left out: the fastest, on a CPU int8.",
         None,
         variable=True,
@@ -102,7 +102,7 @@ class Models:
     def number_format(self) -> str:
         """That of the targets: a cluster has one. Of `auto` on a CPU it takes seconds to tell."""
         device = next((one for one in self.verifier_device if one != "cpu"), "cpu")
-        return chosen_format(self.dtype, device)
+        return chosen_format(self.dtype, device, self.engine)
 
     @property
     def number_format_told(self) -> str:

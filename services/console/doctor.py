@@ -87,7 +87,7 @@ def choose(
     if engine not in there:
         engine = there.pop()
     device = f" --verifier-device {gpus[0].split()[0]}" if gpus else ""
-    dtype, why = _dtype(gpus)
+    dtype, why = _dtype(gpus, engine)
     return Choice(f"--engine {engine}{device} --dtype {dtype}", f"{_why(engine, gpus)}; {why}")
 
 
@@ -97,12 +97,18 @@ def _why(engine: str, gpus: Sequence[str]) -> str:
     return "vLLM has the kernels for this GPU" if gpus else "only vLLM runs it here"
 
 
-def _dtype(gpus: Sequence[str]) -> tuple[str, str]:
+def _dtype(gpus: Sequence[str], engine: str) -> tuple[str, str]:
     if gpus:
         return "bfloat16", "GPUs are fastest in bfloat16"
-    if start.multiplies_bfloat16():
-        return "bfloat16", "this CPU multiplies bfloat16"
-    return "float32", "this CPU has no bfloat16 of its own"
+    chosen = start.chosen_format(start.AUTO, engine=engine)
+    return chosen, f"this CPU {_SUITS[chosen]}"
+
+
+_SUITS = {
+    "bfloat16": "multiplies bfloat16",
+    "float16": "has no bfloat16 of its own, and reads half of float32",
+    "float32": "multiplies nothing narrower by itself",
+}
 
 
 def read_checkpoint(name: str) -> Checkpoint:

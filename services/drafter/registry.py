@@ -255,6 +255,7 @@ def _spec(
         engine=settings.engine,
         memory_share=settings.memory_share,
         execution=settings.execution,
+        judged=drafts,
     )
 
 

@@ -203,7 +203,7 @@ class DrafterSettings(WorkerSettings):
         description="beside its verifier, let `lookahead` draft on the verifier's forwards alone, "
         "and run none of its own",
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(  # type: ignore[assignment]
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
         "auto",
         description="number format of the model; auto: int8 of a draft model on a CPU that has it, "
         "as what it drafts is judged by the target, else float32, by vLLM and on a GPU bfloat16",
@@ -225,10 +225,9 @@ class DrafterSettings(WorkerSettings):
         drafting = [name for name in self.method_names if name in NEED_DRAFT]
         if self.draft is not None and self.synthetic is not None:
             raise ValueError(f"synthetic: no model runs, and --draft {self.draft} is given")
-        if self.engine != "native" and (self.synthetic is not None or self.dtype == "int8"):
-            given = "dtype int8" if self.dtype == "int8" else "synthetic"
-            raise ValueError(f"engine: {self.engine} does not go with {given}")
-        self.check_execution()
+        if self.engine != "native" and self.synthetic is not None:
+            raise ValueError(f"engine: {self.engine} does not go with synthetic")
+        self.check_engine()
         if self.draft is None and self.synthetic is None and drafting:
             raise ValueError(f"draft: the method {drafting[0]} needs a draft model")
         if self.draft is None and self.draft_base is not None:

@@ -5,7 +5,7 @@
     bfloat16   bfloat16              bfloat16               oneDNN's, where the CPU multiplies it
                bfloat16              float32                FBGEMM's of fp16, on other CPUs
     float16    float16               float32                FBGEMM's of fp16
-    int8       bfloat16              float32                FBGEMM's of int8
+    int8       bfloat16              float32                FBGEMM's of int8, rows of a byte or two
 
 What turns a target's states into a head's features is never int8, as some states are huge beside
 all others: there int8 stands for bfloat16 where the CPU multiplies it, else for float32.

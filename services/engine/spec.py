@@ -20,17 +20,17 @@ DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 class ModelSpec:
     """A model and how to run it.
 
-    `dtype`: `int8` rounds weights, and what they are multiplied with, so it is for models that
-    draft, on CPUs. `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
-    folder of a head, or a name of `files`. `base`: the target of a head, where that is not found
-    by the name the head gives. `kv_capacity_tokens` None: what a cautious share of the
-    free memory holds. `cache_dir`: where converted weights are kept.
+    `dtype`: `int8` rounds weights, on CPUs. `judged`: what the model says is judged by a target,
+    so `int8` may round what weights are multiplied with, too. `model`: a Hugging Face id, a folder
+    with safetensors, a `.gguf` file, the folder of a head, or a name of `files`. `base`: the target
+    of a head, where that is not found by the name the head gives. `kv_capacity_tokens` None: what a
+    cautious share of the free memory holds. `cache_dir`: where converted weights are kept.
     `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
     its share at the start; None: as it likes. `execution`: how vLLM runs it.
-    `batch_invariant`: the bits of a row of logits must not depend on the rows beside it; None: in
-    float32 on a CPU they do not, where the model and the CPU allow it.
+    `batch_invariant`: the bits of a row of logits must not depend on the rows beside it; None:
+    where a CPU computes rows in float32 they do not, if the model allows it.
     """
 
     model: str
@@ -47,3 +47,4 @@ class ModelSpec:
     memory_share: float | None = None
     execution: Execution = "eager"
     batch_invariant: bool | None = False
+    judged: bool = False

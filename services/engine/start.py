@@ -66,20 +66,19 @@ def gpus() -> list[str]:
     return [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count)]
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 by itself; elsewhere float32 is as fast."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    from services.engine import number_formats
-
-    return number_formats.cpu().bfloat16
-
-
-def chosen_format(asked: str, device: str = "cpu") -> str:
-    """The number format asked for; of `auto` the faster one of float32 and bfloat16 there."""
+def chosen_format(asked: str, device: str = "cpu", engine: str = "native") -> str:
+    """The number format asked for; of `auto` the fastest one there for a target."""
     if asked != AUTO:
         return asked
-    return "bfloat16" if device != "cpu" or multiplies_bfloat16() else "float32"
+    if device != "cpu":
+        return "bfloat16"
+    if importlib.util.find_spec("torch") is None:
+        return "float32"
+    from services.engine import number_formats
+
+    if number_formats.cpu().bfloat16:
+        return "bfloat16"
+    return "float16" if engine == "native" and number_formats.cpu().half else "float32"
 
 
 def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:

@@ -160,9 +160,10 @@ class WorkerSettings(ServingSettings):
         description="with --engine vllm: the model as it is, compiled (minutes at the start), or "
         "compiled and replayed from CUDA graphs, of the parts between attention or of all",
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
         "float32",
-        description="number format of the model; auto: the faster one of float32 and bfloat16 here",
+        description="number format of the model; auto: the fastest one here, that is bfloat16 on a "
+        "GPU and where a CPU multiplies it, else float16; int8: weights alone, on CPUs",
     )
     threads: int | None = Field(None, ge=1, description="threads of the model")
     cpus: Numbers = Field((), description="run the model on these cores only, joined by commas")
@@ -190,7 +191,9 @@ class WorkerSettings(ServingSettings):
         512, ge=64, description="MiB of memory that compiling a response format may take"
     )
 
-    def check_execution(self) -> None:
+    def check_engine(self) -> None:
         """Raise ValueError for a way to run models that the engine does not have."""
+        if self.dtype == "int8" and self.engine != "native":
+            raise ValueError(f"engine: {self.engine} does not go with dtype int8")
         if self.execution != "eager" and self.engine != "vllm":
             raise ValueError("execution: only --engine vllm has others than eager")

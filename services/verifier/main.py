@@ -119,7 +119,7 @@ def _engine(settings: VerifierSettings, others: Ranks | None) -> Engine:
 def _model_spec(settings: VerifierSettings) -> ModelSpec:
     return ModelSpec(
         model=settings.target,
-        dtype=start.chosen_format(settings.dtype, settings.device),
+        dtype=start.chosen_format(settings.dtype, settings.device, settings.engine),
         device=settings.device,
         threads=settings.threads,
         kv_capacity_tokens=settings.kv_capacity_tokens,

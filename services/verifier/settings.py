@@ -24,7 +24,7 @@ class VerifierSettings(WorkerSettings):
     batch_invariant: bool | None = Field(
         None,
         description="let the logits of a text depend on that text alone, to the bit, whatever runs "
-        "beside it: equal texts in bfloat16, too, a little slower; left out: in float32 on a CPU",
+        "beside it: equal texts in bfloat16, too, a little slower; left out: in all others on CPUs",
     )
     tensor_parallel: int = Field(
         1,
@@ -99,7 +99,7 @@ class VerifierSettings(WorkerSettings):
             raise ValueError("tensor_parallel: only --engine vllm splits a model")
         if self.batch_invariant and self.synthetic is not None:
             raise ValueError("batch_invariant: a synthetic engine computes nothing")
-        self.check_execution()
+        self.check_engine()
         return self
 
     @model_validator(mode="after")

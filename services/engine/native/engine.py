@@ -20,10 +20,12 @@ from services.engine.native.device_memory import free_bytes, kv_capacity, room_t
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
 from services.engine.native.loading import load_model
+from services.engine.native.packing import ByteLinear, WideByteLinear
 from services.engine.native.prepare import is_part, prepare
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
 from services.engine.native.states import LayerStates
+from services.engine.number_formats import number_format
 from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
@@ -61,7 +63,8 @@ class NativeEngine(BudgetedEngine):
         self.num_layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
-        default = model.dtype is torch.float32 and model.device.type == "cpu" and not is_part(model)
+        computed = number_format(spec.dtype, str(model.device)).computed
+        default = computed is torch.float32 and model.device.type == "cpu" and not is_part(model)
         wanted = spec.batch_invariant
         self.batch_invariant = default if wanted is None else wanted
         """Whether the bits of a row of logits depend on its own text alone."""
@@ -140,7 +143,7 @@ class NativeEngine(BudgetedEngine):
             self.forward,
             check=check,
             differentiable=spec.differentiable,
-            rounded=spec.dtype == INT8,
+            rounded=_rounded(spec),
             invariant=self.batch_invariant,
         )
         bits = self._bits() if self.batch_invariant else ""
@@ -271,3 +274,10 @@ class NativeEngine(BudgetedEngine):
         if self._soft is None or int(token_ids.max()) < self.vocab_size:
             return {"input_ids": token_ids}
         return {"inputs_embeds": self._soft.embed(token_ids)}
+
+
+def _rounded(spec: ModelSpec) -> type[ByteLinear] | None:
+    """The class of int8 weights that a model is to have; None: none."""
+    if spec.dtype != INT8:
+        return None
+    return ByteLinear if spec.judged else WideByteLinear

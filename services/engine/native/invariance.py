@@ -21,7 +21,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLinear
+from services.engine.native.packing import (
+    BlockedLinear,
+    HalfLinear,
+    PackedLinear,
+    shared_out,
+)
 
 _DRAWN = 1 << 18
 """Numbers that a product is measured by, at least: rounding hides most differences."""
@@ -228,7 +233,7 @@ class InvariantHalf(InvariantLinear, HalfLinear):
 
     def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """See `InvariantLinear`."""
-        product = self._product(rows)
+        product = shared_out(self._product, rows)
         return product if added is None else product + added
 
     @property

@@ -14,8 +14,11 @@ Its columns are the same to the bit.
 * oneDNN's blocked order, for float32 and bfloat16: each value stays as it is.
 * FBGEMM's packed fp16 weights, with float32 activations. bfloat16 values are exact in float16
   except below 6e-5 in size, where they move by at most 3e-8.
-* FBGEMM's int8 weights, of a model that drafts: what it says is judged, so that its own law may
-  move.
+* FBGEMM's int8 weights. A model that drafts gets rows of one byte: what it says is judged, so that
+  its own law may move. A target gets rows of two bytes, so that nothing but its weights is rounded.
+
+Where rows are float32, what is no linear module, or too large for fp16, stays in float32, and the
+log names it.
 
 Of FBGEMM's fp16 products, each row of three and more is the same to the bit whatever rows run
 beside it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its kernel for a tile of
@@ -28,8 +31,9 @@ fifth more. They may differ in the last bits from the same rows in a larger prod
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -43,6 +47,8 @@ from services.contract.errors import StartError
 from services.engine import number_formats
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
+logger = logging.getLogger(__name__)
+
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of modules that take the same rows, as nearly all architectures have them."""
 _FBGEMM = "fbgemm"
@@ -52,6 +58,8 @@ LEAST_BYTES = 8 << 20
 """Fewer weights stay in a core's caches, where a plain product is as fast."""
 FEW = 2
 """Rows that FBGEMM multiplies as they are, alone: padding them is what would cost time."""
+SHARED = 64
+"""From so many rows on, FBGEMM's products of fp16, which run in one thread, are shared out."""
 _PROBE = 64
 _MOST_PADDING = 8
 _BATCH = 8
@@ -64,7 +72,8 @@ _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
 _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
-_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic.default
+# Rows by a scale and a zero that are given: `quantized.linear_dynamic` takes them from all rows.
+_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
 
 class PackedLinear(nn.Module):
@@ -80,6 +89,8 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight, bias = self._values(linear)
+        if not weight.isfinite().all():
+            raise StartError("weights are not all finite numbers")
         self._bias = bias
         self._packed = self._pack(weight)
         self._check(weight)
@@ -95,6 +106,11 @@ class PackedLinear(nn.Module):
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order."""
         raise NotImplementedError
+
+    @classmethod
+    def takes(cls, linear: nn.Linear) -> bool:  # noqa: ARG003
+        """Whether weights of these sizes can be packed so."""
+        return True
 
     @classmethod
     def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
@@ -160,47 +176,73 @@ class HalfLinear(PackedLinear):
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
         count = rows.numel() // self.in_features
-        lacking = padding(count) if count > FEW else 0
-        if not lacking:
+        if count <= FEW:
             return self._product(rows)
-        padded = F.pad(rows.reshape(count, self.in_features), (0, 0, 0, lacking))
-        return self._product(padded)[:count].view(*rows.shape[:-1], self.out_features)
+        flat = rows.reshape(count, self.in_features)
+        return shared_out(self._with_zeros, flat).view(*rows.shape[:-1], self.out_features)
 
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order, float32."""
         every = torch.eye(self.in_features)
         return _MULTIPLY(every, self._packed, None).T  # type: ignore[misc,no-any-return]
 
+    @classmethod
+    def takes(cls, linear: nn.Linear) -> bool:
+        """See `PackedLinear`."""
+        return not float(linear.weight.detach().abs().max()) > _LARGEST
+
     def _pack(self, weight: Tensor) -> Any:
         return _PACK(weight)  # type: ignore[misc]
+
+    def _with_zeros(self, rows: Tensor) -> Tensor:
+        """The product of rows [n, in_features], with rows of zeros behind where it wants them."""
+        lacking = padding(len(rows))
+        if not lacking:
+            return self._product(rows)
+        return self._product(F.pad(rows, (0, 0, 0, lacking)))[: len(rows)]
 
     def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = _MULTIPLY(rows, self._packed, self._bias)  # type: ignore[misc]
         return product
 
 
+def shared_out(multiply: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What `multiply` makes of rows [n, ...], a part of them in each of torch's threads."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(rows) < SHARED:
+        return multiply(rows)
+    parts = torch.split(rows, -(-len(rows) // threads))
+    return torch.cat(list(_workers(threads).map(multiply, parts)))
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "rows")
+
+
 class ByteLinear(PackedLinear):
     """FBGEMM's int8 weights with a scale for each column; float32 in, float32 out.
 
-    Rows are rounded to 8 bits as well, each with a scale of its own: in a text some tokens have
+    Rows are rounded to 8 bits as well, each by its own largest value: in a text some tokens have
     values a hundred times as large as all others. (LLM.int8, Dettmers et al., 2208.07339,
     section 2.) A CPU without VNNI adds pairs of products up in 16 bits, so there rows get 7.
-    A product is read from a half of the memory that bfloat16 takes, in a quarter of the time.
+    Sums are of integers, whose order is nothing to them: a row's bits depend on that row alone.
     """
 
     widens = True
     tolerances: ClassVar = {torch.float32: 5e-2}
+    """With the weights as they were rounded."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
         flat = rows.reshape(-1, self.in_features)
         if not len(flat):
             return rows.new_empty(*rows.shape[:-1], self.out_features)
-        scale = flat.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST)
-        product = _MULTIPLY_BYTES(flat / scale, self._packed, self._narrow).mul_(scale)
+        unit = (flat.abs().amax(-1, keepdim=True) / self._most).clamp_min_(_SMALLEST)
+        product = self._product(flat / unit).mul_(unit)
         if self._bias is not None:
             product += self._bias
-        return product.view(*rows.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+        return product.view(*rows.shape[:-1], self.out_features)
 
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order, as they were rounded."""
@@ -210,8 +252,32 @@ class ByteLinear(PackedLinear):
         scales = (weight.abs().amax(1) / 127.0).clamp_min(_SMALLEST)
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        self._narrow = not number_formats.cpu().vnni
+        self._most = 127 if number_formats.cpu().vnni else 63
         return torch.ops.quantized.linear_prepack(rounded, None)
+
+    def _check(self, weight: Tensor) -> None:  # noqa: ARG002
+        super()._check(self.whole())
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """Of rows [n, in_features] of at most `_most` in size, rounded to whole numbers."""
+        product: Tensor = _MULTIPLY_BYTES(rows, 1.0, self._most + 1, self._packed)
+        return product
+
+
+class WideByteLinear(ByteLinear):
+    """int8 weights by rows of two bytes: those of a target (W8A16).
+
+    A row's second byte is what the first one leaves, and is multiplied beside it, as a row of its
+    own: of few rows the time goes into reading weights. So rows have 15 bits, and without VNNI 13.
+    """
+
+    tolerances: ClassVar = {torch.float32: 1e-3}
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """See `ByteLinear`; of numbers that need not be whole."""
+        first, finer = rows.round(), 2 * self._most
+        both = super()._product(torch.cat((first, (rows - first).mul_(finer))))
+        return torch.add(both[: len(rows)], both[len(rows) :], alpha=1 / finer)
 
 
 _KINDS: dict[Products, type[PackedLinear]] = {
@@ -318,30 +384,12 @@ def packing_of(model: Any, form: NumberFormat | None = None) -> type[PackedLinea
     products = form.products
     if products is Products.BLOCKED and _size(model) < LEAST_BYTES:
         return None
-    if products is Products.HALF and not _fits_fp16(model):
-        return None
     return _KINDS.get(products)
 
 
 def _size(model: Any) -> int:
     """Bytes of all weights that would be packed."""
     return sum(child.weight.nbytes for _, _, child in _linears(model))
-
-
-def _fits_fp16(model: Any) -> bool:
-    """Whether all weights are in linear and embedding modules, and none is too large.
-
-    Activations are float32 then, which a layer of another kind would not take.
-    """
-    return all(
-        parameter.dim() < 2 or isinstance(module, nn.Embedding) or _packable(module)
-        for module in model.modules()
-        for parameter in module.parameters(recurse=False)
-    )
-
-
-def _packable(module: nn.Module) -> bool:
-    return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
 
 
 _Place = tuple[nn.Module, str, nn.Linear]
@@ -358,8 +406,8 @@ def _linears(model: Any) -> Iterator[_Place]:
 
 def pack(model: Any, kind: type[PackedLinear]) -> None:
     """Replace every linear module; compute in float32 from the embedding on if `kind` does."""
-    together = list(_together(model))
-    if kind is ByteLinear:
+    together = list(_together(model, kind))
+    if issubclass(kind, ByteLinear):
         # Whose packing it is to be: of all that rounds, nothing else runs here.
         torch.backends.quantized.engine = _FBGEMM
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -373,6 +421,8 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
                 setattr(module, name, replacement)
     if not kind.widens:
         return
+    if left := list(_left(model)):
+        logger.warning("%d modules keep weights in float32, the first is %s", len(left), left[0])
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_to_float)
@@ -380,11 +430,22 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
             _upcast(module)
 
 
-def _together(model: Any) -> Iterator[list[_Place]]:
-    """Every linear module, siblings in one list."""
+def _left(model: Any) -> Iterator[str]:
+    """Where there are matrices that are neither packed nor an embedding."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            continue
+        if any(own.dim() > 1 for own in module.parameters(recurse=False)):
+            yield path
+
+
+def _together(model: Any, kind: type[PackedLinear]) -> Iterator[list[_Place]]:
+    """Every linear module that can be packed so, siblings in one list."""
     found: dict[tuple[int, str], list[_Place]] = {}
     for place in _linears(model):
-        module, name, _ = place
+        module, name, linear = place
+        if not kind.takes(linear):
+            continue
         names = next((names for names in SIBLINGS if name in names), (name,))
         found.setdefault((id(module), names[0]), []).append(place)
     for places in found.values():

@@ -32,24 +32,29 @@ def prepare(
     *,
     check: bool = True,
     differentiable: bool = False,
-    rounded: bool = False,
+    rounded: type[ByteLinear] | None = None,
     invariant: bool = False,
 ) -> None:
     """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
-    in, which no packed weights do. `rounded`: weights become int8, after the check. `invariant`:
-    products are batch-invariant. Raises StartError, with the figure, for a model whose ragged
-    logits differ from its own, and where weights cannot be rounded.
+    in, which no packed weights do. `rounded`: in which class of int8 weights are packed after the
+    check; such products are invariant by themselves. `invariant`: products are batch-invariant.
+    Raises StartError, with the figure, for a model whose ragged logits differ from its own, and
+    where weights cannot be rounded.
     """
     model.eval().requires_grad_(False)
     try:
         if rounded:
             require_int8(str(model.device), name)
+        if invariant:
+            _require_cpu(model, name)
+            require_known(model, name)
         packed = not (differentiable or rounded or is_part(model))
-        _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
+        fixed = invariant and not rounded
+        _prepare(model, name, forward, check=check, packed=packed, invariant=fixed)
         if rounded:
-            pack(model, ByteLinear)
+            pack(model, rounded)
             if check:
                 _fuse_rounded(model, name, forward)
     except (PacelineError, torch.OutOfMemoryError):
@@ -76,8 +81,6 @@ def _prepare(
     tolerance = selfcheck.tolerance_of(model)
     kind = packing_of(model) if packed else None
     if invariant:
-        _require_cpu(model, name)
-        require_known(model, name)
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
