@@ -88,6 +88,10 @@ class PackedLinear(nn.Module):
         """[..., in_features] to [..., out_features]."""
         raise NotImplementedError
 
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """The product of rows [..., in_features] and `added` [..., out_features], together."""
+        return self.forward(rows) + added
+
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order."""
         raise NotImplementedError
@@ -134,8 +138,10 @@ class BlockedLinear(PackedLinear):
         return product
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
-        """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
-        total: Tensor = _MULTIPLY_AND_ADD(rows, added, self._packed, self._bias, "add")  # type: ignore[misc]
+        """See `PackedLinear`; one kernel for both, where PyTorch has it."""
+        if _MULTIPLY_AND_ADD is None:
+            return super().plus(rows, added)
+        total: Tensor = _MULTIPLY_AND_ADD(rows, added, self._packed, self._bias, "add")
         return total
 
     def whole(self) -> Tensor:
@@ -294,12 +300,7 @@ def _probe() -> tuple[Tensor, Any]:
     return row, _PACK(weight)  # type: ignore[misc]
 
 
-def multiplies_and_adds() -> bool:
-    """Whether `BlockedLinear.plus` can be called."""
-    return _MULTIPLY_AND_ADD is not None
-
-
-def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
+def whole_product(modules: Sequence[nn.Module]) -> PackedLinear | None:
     """The product whose columns are those of these modules, in this order; None: there is none."""
     parts = [module for module in modules if isinstance(module, PartLinear)]
     if not parts or len(parts) < len(modules):
@@ -308,7 +309,7 @@ def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
     ends = list(accumulate(part.out_features for part in parts))
     in_order = [part._columns.stop for part in parts] == ends
     alike = all(part._product.packed is packed for part in parts)
-    return packed if isinstance(packed, BlockedLinear) and in_order and alike else None
+    return packed if in_order and alike else None
 
 
 def packing_of(model: Any, form: NumberFormat | None = None) -> type[PackedLinear] | None:
