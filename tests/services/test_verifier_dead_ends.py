@@ -8,7 +8,7 @@ from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Structures
 from tests.fake_engine import FakeEngine
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
-from tests.services.verifier_bench import PROMPT, Table, block, opening
+from tests.services.verifier_bench import PROMPT, Table, block
 
 A, B = 7, 8
 MODES = tuple(t.VerifyMode)
