@@ -24,7 +24,8 @@ ENDS: dict[str, dict[str, Any]] = {
 async def said(live: Cluster, rule: str, *, plain: bool, **options: Any) -> tuple[Any, ...]:
     """The tokens of a session that may say only "a", and not too often, and how it ended."""
     heat = {"temperature": 0.0} if rule == "greedy" else {"rejection_sample_method": rule}
-    given = {"temperature": 1.0, "max_tokens": 2 * MOST, "seed": 1, "ignore_eos": True, **heat, **options}
+    usual = {"temperature": 1.0, "max_tokens": 2 * MOST, "seed": 1, "ignore_eos": True}
+    given = {**usual, **heat, **options}
     tokens: list[int] = []
     drafted, end = 0, None
     try:
