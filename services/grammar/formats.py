@@ -114,14 +114,14 @@ def problem(wanted: ResponseFormat) -> str:
 
 
 def named_in(wanted: ResponseFormat, special: Iterable[str]) -> tuple[str, ...]:
-    """Those special tokens that the format may mean."""
+    """Those special tokens that the format may mean; however many there are, it is read once."""
     if wanted.kind not in (FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG):
         return ()
     [source] = wanted.source
     # In JSON a name may be written with escapes.
     plain = _ESCAPED.sub(lambda one: chr(int(one[1], 16)) if one[1] else "/", source)
-    found = (name for name in special if name in source or name in plain)
-    return tuple(name for name in found if _NAME.fullmatch(name))
+    found = {*_NAME.findall(source), *_NAME.findall(plain)}
+    return tuple(name for name in special if name in found)
 
 
 def dead_end(matcher: LLMatcher) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from services.contract.types import FormatKind, ResponseFormat
@@ -136,6 +138,23 @@ def test_a_special_token_is_found_however_json_writes_it() -> None:
         assert named_in(wanted, SPECIAL) == ("<call>",)
     wanted = ResponseFormat(FormatKind.STRUCTURAL_TAG, (r'{"end": "<\/call>"}',))
     assert named_in(wanted, SPECIAL) == ("</call>",)
+
+
+class ReadOnce(str):
+    """A text that is not searched for one name after another."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError("searched for a single name")
+
+
+@given(st.text("<>a b\n|é", max_size=30))
+def test_the_special_tokens_that_a_format_may_mean_are_found_in_one_reading(text) -> None:
+    """However many there are: a model may have thousands, and a format 64 KB."""
+    names = ["<a>", "<b>", "<|a|>", "<a<b>", "<a b>", "<é>", "a", "<>", "<"]
+    found = named_in(ResponseFormat(FormatKind.GRAMMAR, (ReadOnce(text),)), names)
+    assert found == tuple(name for name in [*names[:3], "<é>"] if name in text)
 
 
 def test_a_trigger_that_ends_within_a_special_token_is_refused() -> None:

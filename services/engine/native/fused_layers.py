@@ -23,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from services.engine.native.attending import Scoring
-from services.engine.native.packing import BlockedLinear, multiplies_and_adds, whole_product
+from services.engine.native.packing import PackedLinear, whole_product
 
 _Window = Callable[[Any], int | None]
 
@@ -76,10 +76,10 @@ class _Parts:
 
     attention: Any
     mlp: Any
-    qkv: BlockedLinear
-    out: BlockedLinear
-    gate_up: BlockedLinear
-    down: BlockedLinear
+    qkv: PackedLinear
+    out: PackedLinear
+    gate_up: PackedLinear
+    down: PackedLinear
     norms: tuple[_Norm, _Norm]
     """Before attention and before the MLP."""
     head_norms: tuple[_Norm, _Norm] | None
@@ -88,16 +88,12 @@ class _Parts:
 
     @classmethod
     def of(cls, layer: Any) -> _Parts | None:
-        """Those of a known layer; None unless oneDNN has its weights, siblings as one."""
+        """Those of a known layer; None unless its weights are packed, siblings as one."""
         attention, mlp = layer.self_attn, layer.mlp
         qkv = whole_product((attention.q_proj, attention.k_proj, attention.v_proj))
         gate_up = whole_product((mlp.gate_proj, mlp.up_proj))
         ends = (attention.o_proj, mlp.down_proj)
-        if (
-            qkv is None
-            or gate_up is None
-            or not all(isinstance(one, BlockedLinear) for one in ends)
-        ):
+        if qkv is None or gate_up is None or not all(isinstance(one, PackedLinear) for one in ends):
             return None
         norms = (_Norm.of(layer.input_layernorm), _Norm.of(layer.post_attention_layernorm))
         by_head = hasattr(attention, "q_norm")
@@ -153,7 +149,7 @@ class FusedLayer(nn.Module):
 def fuse(model: Any) -> bool:
     """Let every layer that can be computed so be; whether there is one, now or before."""
     for layer in model.modules():
-        parts = _Parts.of(layer) if _is_known(layer) and multiplies_and_adds() else None
+        parts = _Parts.of(layer) if _is_known(layer) else None
         if parts is not None:
             layer.parts, layer.__class__ = parts, _fused(layer.__class__)
     return any(isinstance(module, FusedLayer) for module in model.modules())
