@@ -51,7 +51,7 @@ def plain(
         address,
         cores,
         NO_DRAFTS,
-        exact=options.number_format == "float32",
+        exact=options.equal_to_the_bit,
         pid=pid,
         baseline=True,
         dtype=options.number_format,

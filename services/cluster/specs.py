@@ -105,6 +105,14 @@ class Models:
         return chosen_format(self.dtype, device, self.engine)
 
     @property
+    def equal_to_the_bit(self) -> bool:
+        """Whether a text's logits depend on that text alone, where nobody says otherwise."""
+        if self.number_format == "float32":
+            return True
+        alone = self.engine == "native" and all(one == "cpu" for one in self.verifier_device)
+        return alone and self.number_format in ("float16", "int8")
+
+    @property
     def number_format_told(self) -> str:
         """What verifiers are told: on CPUs each finds by itself what `auto` stands for."""
         alike = all(device == "cpu" for device in self.verifier_device)

@@ -13,8 +13,8 @@ from bench.peers.served import context
 from bench.runner import Schedule
 from orchestrator.core.pacing import POLICIES
 from services.contract.errors import StartError
-from services.engine import start
 from tests.console.typed import read
+from tests.cpus import told
 
 RULES = ("standard", "block", "coupled")
 COMPARING = BenchOptions(target="m", temperature=1.0, rejection_sample_methods=RULES)
@@ -158,6 +158,9 @@ def test_a_rule_and_its_candidates_are_asked_of_the_server():
         ("float32", 1.0, "coupled", True),
         ("float32", 1.0, "standard", False),
         ("float32", 1.0, "block", False),
+        ("float16", 0.0, "", True),
+        ("int8", 1.0, "coupled", True),
+        ("int8", 1.0, "block", False),
         ("bfloat16", 0.0, "", False),
         ("bfloat16", 1.0, "coupled", False),
     ],
@@ -167,11 +170,11 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
     assert options.promises_equal_text(rule) is promised
 
 
-@pytest.mark.parametrize(("multiplies", "named"), [(True, "bfloat16"), (False, "float32")])
+@pytest.mark.parametrize(("multiplies", "named"), [(True, "bfloat16"), (False, "float16")])
 def test_what_is_claimed_and_shown_is_of_the_number_format_that_was_chosen(
     monkeypatch, multiplies, named
 ):
-    monkeypatch.setattr(start, "multiplies_bfloat16", lambda: multiplies)
+    told(monkeypatch, bfloat16=multiplies, half=True)
     options = BenchOptions(target="m")
     assert options.dtype == "auto"
     assert options.promises_equal_text("") is not multiplies

@@ -19,9 +19,10 @@ from services.cluster.supervisor import START_TIMEOUT_S
 from services.console.up import describe
 from services.contract.errors import StartError
 from services.drafter.settings import DrafterSettings
-from services.engine import start
+from services.engine import number_formats
 from services.verifier.main import _model_spec
 from services.verifier.settings import VerifierSettings
+from tests.cpus import told
 
 KINDS = {
     "verifier": VerifierSettings,
@@ -179,28 +180,32 @@ def test_equal_bits_may_be_asked_for_and_declined(site, asked):
 
 
 def test_nobody_waits_for_torch_before_workers_start(site, monkeypatch):
-    monkeypatch.setattr(start, "multiplies_bfloat16", pytest.fail)
+    monkeypatch.setattr(number_formats, "cpu", pytest.fail)
     options = ClusterOptions("big", dtype="auto", draft=DEMO_HEAD)
     assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == ["auto"]
     assert describe(options)
 
 
 @pytest.mark.parametrize(
-    ("multiplies", "device", "expected", "told", "named"),
+    ("here", "device", "expected", "passed_on", "named"),
     [
-        (True, "cpu", "bfloat16", "auto", "the faster number format"),
-        (False, "cpu", "float32", "auto", "the faster number format"),
-        (False, "cuda:0", "bfloat16", "bfloat16", "bfloat16"),
+        ({"bfloat16": True}, "cpu", "bfloat16", "auto", "the faster number format"),
+        ({"half": True}, "cpu", "float16", "auto", "the faster number format"),
+        ({}, "cpu", "float32", "auto", "the faster number format"),
+        ({}, "cuda:0", "bfloat16", "bfloat16", "bfloat16"),
     ],
 )
 def test_the_faster_number_format_is_chosen_and_named(
-    site, monkeypatch, multiplies, device, expected, told, named
+    site, monkeypatch, here, device, expected, passed_on, named
 ):
-    monkeypatch.setattr(start, "multiplies_bfloat16", lambda: multiplies)
+    told(monkeypatch, **{"bfloat16": False, "half": False} | here)
     options = ClusterOptions(
         "big", dtype="auto", verifier_device=(device,), method="skip", pool=True
     )
-    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == [told, expected]
+    assert [settings_of(spec).dtype for spec in worker_specs(options, site)] == [
+        passed_on,
+        expected,
+    ]
     assert f"of big in {named}, " in describe(options)
     assert _model_spec(VerifierSettings(target="m", dtype="auto", device=device)).dtype == expected
     assert _model_spec(VerifierSettings(target="m", device=device)).dtype == "float32"

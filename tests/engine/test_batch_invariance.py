@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine import invariance_check
+from services.engine import invariance_check, number_formats
 from services.engine.native import NativeEngine, PagedCache
 from services.engine.native.attending import Scoring, Steady, attend
 from services.engine.native.invariance import TILES, InvariantPlain
 from services.engine.native.steadiness import WAYS, holds, steady
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from tests.cpus import told
 from tests.models import SUPPORTED, tiny_model
 
 CAPACITY = 8192
@@ -25,9 +26,10 @@ OTHER_PRODUCTS = {"gpt2": "Conv1D", "mixtral": "MixtralTopKRouter"}
 
 
 def engine(arch: str, dtype: str, *, invariant: bool | None = True) -> NativeEngine:
-    told = ModelSpec(arch, dtype, kv_capacity_tokens=CAPACITY, batch_invariant=invariant)
-    model = tiny_model(arch, intermediate_size=1536).to(getattr(torch, dtype))
-    return NativeEngine.from_model(model, spec=told)
+    asked = ModelSpec(arch, dtype, kv_capacity_tokens=CAPACITY, batch_invariant=invariant)
+    read = getattr(torch, "bfloat16" if dtype == "int8" else dtype)
+    model = tiny_model(arch, intermediate_size=1536).to(read)
+    return NativeEngine.from_model(model, spec=asked)
 
 
 class OddLinear(InvariantPlain):
@@ -149,7 +151,10 @@ def texts_of(made: NativeEngine, random: Random, text: Sequence[int]) -> list[Te
     return rows
 
 
-@pytest.mark.parametrize(("dtype", "invariant"), [("float32", None), ("bfloat16", True)])
+@pytest.mark.parametrize(
+    ("dtype", "invariant"),
+    [("float32", None), ("float16", None), ("int8", None), ("bfloat16", True)],
+)
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2"])
 def test_a_text_has_the_same_rows_in_any_company(arch, dtype, invariant):
     made = engine(arch, dtype, invariant=invariant)
@@ -190,9 +195,13 @@ def test_workers_that_would_write_different_texts_differ_in_their_fingerprints()
     assert engine("llama", "bfloat16").fingerprint in prints
 
 
-def test_where_nothing_is_said_float32_is_and_bfloat16_is_not():
+def test_where_nothing_is_said_what_computes_rows_in_float32_is_and_bfloat16_is_not(monkeypatch):
+    told(monkeypatch, bfloat16=number_formats.cpu().blocked)
     made = engine("llama", "float32", invariant=None)
     assert made.batch_invariant
+    for dtype in ("float16", "int8"):
+        assert engine("llama", dtype, invariant=None).batch_invariant
+    assert number_formats.number_format("bfloat16").computed is torch.bfloat16
     assert not engine("llama", "bfloat16", invariant=None).batch_invariant
     plain = engine("llama", "float32", invariant=False)
     assert made.fingerprint == plain.fingerprint, (

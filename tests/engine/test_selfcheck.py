@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from services.contract.errors import StartError
 from services.engine import number_formats
@@ -248,6 +249,52 @@ def test_a_token_of_huge_values_leaves_the_others_their_own():
     torch.testing.assert_close(rounded.whole(), linear.weight, rtol=0, atol=0.002)
 
 
+@needs_kernels
+@pytest.mark.parametrize("bias", [True, False])
+def test_of_rows_of_two_bytes_nothing_but_the_weights_is_rounded(bias):
+    linear = torch.nn.Linear(77, 51, bias=bias)
+    linear.weight.data[7] = 0
+    wide, narrow = packing.WideByteLinear(linear), packing.ByteLinear(linear)
+    rows = torch.randn(9, 77)
+    rows[4, 11] = 300.0
+    exact = F.linear(rows, wide.whole(), linear.bias)
+    assert (wide(rows) - exact).norm() / exact.norm() < 1e-3 < (narrow(rows) - exact).norm()
+    assert torch.equal(wide.whole()[7], torch.zeros(77))
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [packing.ByteLinear, packing.WideByteLinear])
+def test_a_row_of_int8_is_the_same_to_the_bit_in_any_company(kind):
+    packed = kind(torch.nn.Linear(576, 192))
+    rows = torch.randn(70, 576) * torch.logspace(-3, 3, 70)[:, None]
+    alone = torch.cat([packed(row[None]) for row in rows])
+    for count in (2, 3, 5, 8, 13, 70):
+        assert torch.equal(packed(rows[:count]), alone[:count])
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_weights_that_are_no_numbers_end_the_start(monkeypatch, value, dtype):
+    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    model = copy.deepcopy(model_of("llama"))
+    model.model.layers[1].mlp.down_proj.weight.data[3, 3] = value
+    with pytest.raises(StartError, match="weights are not all finite"):
+        NativeEngine.from_model(model, spec=ModelSpec("llama", dtype=dtype))
+
+
+def test_many_rows_of_fp16_are_shared_out_and_the_same(monkeypatch):
+    if not number_formats.cpu().half:
+        pytest.skip("this CPU has no FBGEMM")
+    packed = packing.HalfLinear(torch.nn.Linear(576, 192))
+    rows = torch.randn(3, 97, 576)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = packed(rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    with torch.inference_mode():
+        assert torch.equal(packed(rows), alone)
+
+
 def test_weights_are_not_rounded_where_nothing_multiplies_them(monkeypatch):
     told(monkeypatch, int8=False)
     with pytest.raises(StartError, match="dtype int8 needs FBGEMM, which this CPU has not"):
@@ -337,8 +384,11 @@ def test_packed_weights_that_multiply_otherwise_are_refused(monkeypatch):
         packing.BlockedLinear(torch.nn.Linear(8, 8))
 
 
-def test_weights_too_large_for_fp16_are_not_packed(monkeypatch):
+def test_weights_too_large_for_fp16_are_float32_and_all_others_packed(monkeypatch):
     told(monkeypatch, bfloat16=False)
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data[0, 0] = 1e5
-    assert packing.packing_of(model) is None
+    told(monkeypatch, bfloat16=False, half=True)
+    engine = NativeEngine.from_model(model)
+    assert type(engine.model.lm_head) is torch.nn.Linear
+    assert isinstance(engine.model.model.layers[0].mlp.down_proj, packing.HalfLinear)

@@ -7,6 +7,8 @@ then differ, and with them some tokens (He et al., "Defeating Nondeterminism in 
 weights themselves; such a product gets rows of zeros behind its own. oneDNN, say, has a kernel
 of its own for one row by a long weight: plain decoding multiplies two there.
 
+Sums of int8 are of integers, in any order the same.
+
 Attention is made in one way for all, as `Steady` says: see `steadiness` and `paging`.
 """
 
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from services.contract.errors import StartError
 from services.engine.native.packing import (
     BlockedLinear,
+    ByteLinear,
     HalfLinear,
     PackedLinear,
     shared_out,
@@ -276,4 +279,6 @@ def invariant(kind: type[PackedLinear] | None) -> type[PackedLinear]:
     """The invariant products for weights that would be packed so, or not at all."""
     if kind is None:
         return InvariantPlain
+    if issubclass(kind, ByteLinear):
+        return kind
     return {BlockedLinear: InvariantBlocked, HalfLinear: InvariantHalf}[kind]

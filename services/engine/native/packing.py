@@ -45,6 +45,7 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import number_formats
+from services.engine.checkpoint.stored import read_all, weight_of
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
 logger = logging.getLogger(__name__)
@@ -108,15 +109,10 @@ class PackedLinear(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def takes(cls, linear: nn.Linear) -> bool:  # noqa: ARG003
-        """Whether weights of these sizes can be packed so."""
-        return True
-
-    @classmethod
     def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
         """Weights and bias as they are packed."""
-        parts = (linear.weight, linear.bias)
-        weight, bias = (None if part is None else part.detach() for part in parts)
+        weight = weight_of(linear)
+        bias = None if linear.bias is None else linear.bias.detach()
         if cls.widens:
             return weight.float(), None if bias is None else bias.float()
         return weight, bias
@@ -168,6 +164,10 @@ class BlockedLinear(PackedLinear):
         return _BLOCK(weight.contiguous(), _BATCH)  # type: ignore[misc]
 
 
+class TooLarge(Exception):
+    """Weights that float16 does not have."""
+
+
 class HalfLinear(PackedLinear):
     """FBGEMM's: fp16 weights; float32 in, float32 out."""
 
@@ -186,12 +186,9 @@ class HalfLinear(PackedLinear):
         every = torch.eye(self.in_features)
         return _MULTIPLY(every, self._packed, None).T  # type: ignore[misc,no-any-return]
 
-    @classmethod
-    def takes(cls, linear: nn.Linear) -> bool:
-        """See `PackedLinear`."""
-        return not float(linear.weight.detach().abs().max()) > _LARGEST
-
     def _pack(self, weight: Tensor) -> Any:
+        if float(weight.abs().max()) > _LARGEST:
+            raise TooLarge
         return _PACK(weight)  # type: ignore[misc]
 
     def _with_zeros(self, rows: Tensor) -> Tensor:
@@ -406,22 +403,30 @@ def _linears(model: Any) -> Iterator[_Place]:
 
 def pack(model: Any, kind: type[PackedLinear]) -> None:
     """Replace every linear module; compute in float32 from the embedding on if `kind` does."""
-    together = list(_together(model, kind))
+    together = sorted(_together(model), key=_weight, reverse=True)
     if issubclass(kind, ByteLinear):
         # Whose packing it is to be: of all that rounds, nothing else runs here.
         torch.backends.quantized.engine = _FBGEMM
+
+    def replace(places: list[_Place]) -> None:
+        linears = [linear for _, _, linear in places]
+        try:
+            packed = _packed(kind, linears)
+        except TooLarge:
+            for linear in linears:
+                read_all(linear)
+            return
+        for (module, name, _), replacement in zip(places, packed, strict=True):
+            setattr(module, name, replacement)
+        places.clear()
+
+    # The largest first, while there is nothing beside it; what is packed is nowhere else then.
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        for places, packed in zip(
-            together,
-            pool.map(lambda places: _packed(kind, [linear for _, _, linear in places]), together),
-            strict=True,
-        ):
-            for (module, name, _), replacement in zip(places, packed, strict=True):
-                setattr(module, name, replacement)
+        list(pool.map(replace, together))
     if not kind.widens:
         return
-    if left := list(_left(model)):
+    if left := list(left_plain(model)):
         logger.warning("%d modules keep weights in float32, the first is %s", len(left), left[0])
     for module in model.modules():
         if isinstance(module, nn.Embedding):
@@ -430,7 +435,7 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
             _upcast(module)
 
 
-def _left(model: Any) -> Iterator[str]:
+def left_plain(model: Any) -> Iterator[str]:
     """Where there are matrices that are neither packed nor an embedding."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding):
@@ -439,18 +444,20 @@ def _left(model: Any) -> Iterator[str]:
             yield path
 
 
-def _together(model: Any, kind: type[PackedLinear]) -> Iterator[list[_Place]]:
-    """Every linear module that can be packed so, siblings in one list."""
+def _together(model: Any) -> Iterator[list[_Place]]:
+    """Every linear module, siblings in one list."""
     found: dict[tuple[int, str], list[_Place]] = {}
     for place in _linears(model):
-        module, name, linear = place
-        if not kind.takes(linear):
-            continue
+        module, name, _ = place
         names = next((names for names in SIBLINGS if name in names), (name,))
         found.setdefault((id(module), names[0]), []).append(place)
     for places in found.values():
         alike = {_likeness(linear) for _, _, linear in places}
         yield from [places] if len(alike) == 1 else [[place] for place in places]
+
+
+def _weight(places: list[_Place]) -> int:
+    return sum(linear.weight.nbytes for _, _, linear in places)
 
 
 def _likeness(linear: nn.Linear) -> tuple[Any, ...]:
@@ -464,9 +471,9 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
         return [kind(linears[0])]
     width = sum(linear.out_features for linear in linears)
     joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
-    for name in ("weight", "bias"):
-        parts = [getattr(linear, name) for linear in linears]
-        setattr(joined, name, None if parts[0] is None else _joined(parts))
+    joined.weight = _joined([weight_of(linear) for linear in linears])
+    if linears[0].bias is not None:
+        joined.bias = _joined([linear.bias for linear in linears])
     product = Product(kind(joined), len(linears))
     starts = accumulate((linear.out_features for linear in linears), initial=0)
     pairs = zip(linears, starts, strict=False)

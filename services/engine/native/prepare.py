@@ -10,19 +10,20 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
+from services.engine.checkpoint.stored import look_up_in_files, read_all
 from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
 from services.engine.native.invariance import invariant as invariant_products
 from services.engine.native.invariance import require_known
-from services.engine.native.packing import ByteLinear, pack, packing_of
+from services.engine.native.packing import ByteLinear, PackedLinear, left_plain, pack, packing_of
 from services.engine.number_formats import require_int8
 
 logger = logging.getLogger(__name__)
 
 _ROUNDED = selfcheck.TOLERANCES[torch.float16]
-"""How far fused layers may be from transformers' own, both with int8 weights: rows are rounded in
-each product, which makes a step of what was noise."""
+"""How far logits may be apart with int8 weights: rows are rounded in each product, which makes a
+step of what was noise."""
 
 
 def prepare(
@@ -38,8 +39,8 @@ def prepare(
     """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
-    in, which no packed weights do. `rounded`: in which class of int8 weights are packed after the
-    check; such products are invariant by themselves. `invariant`: products are batch-invariant.
+    in, which no packed weights do. `rounded`: the class of int8 weights that there are to be; rows
+    of one byte come after the check. `invariant`: products are batch-invariant.
     Raises StartError, with the figure, for a model whose ragged logits differ from its own, and
     where weights cannot be rounded.
     """
@@ -50,11 +51,18 @@ def prepare(
         if invariant:
             _require_cpu(model, name)
             require_known(model, name)
-        packed = not (differentiable or rounded or is_part(model))
-        fixed = invariant and not rounded
-        _prepare(model, name, forward, check=check, packed=packed, invariant=fixed)
-        if rounded:
-            pack(model, rounded)
+        narrow = rounded is ByteLinear
+        packed = not (differentiable or narrow or is_part(model))
+        if packed or narrow:
+            look_up_in_files(model)
+        kind = (rounded or packing_of(model)) if packed else None
+        if invariant and not narrow:
+            kind = invariant_products(kind)
+        _prepare(model, name, forward, kind, check=check)
+        if invariant and not narrow:
+            _require_all_packed(model, name)
+        if narrow:
+            pack(model, ByteLinear)
             if check:
                 _fuse_rounded(model, name, forward)
     except (PacelineError, torch.OutOfMemoryError):
@@ -73,22 +81,26 @@ def _prepare(
     model: Any,
     name: str,
     forward: selfcheck.Forward,
+    kind: type[PackedLinear] | None,
     *,
     check: bool,
-    packed: bool,
-    invariant: bool,
 ) -> None:
     tolerance = selfcheck.tolerance_of(model)
-    kind = packing_of(model) if packed else None
-    if invariant:
-        kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
+    read_all(model)
     if kind is not None and kind.widens:
-        tolerance = selfcheck.TOLERANCES[torch.float32]
+        rounds = issubclass(kind, ByteLinear)
+        tolerance = _ROUNDED if rounds else selfcheck.TOLERANCES[torch.float32]
     if check:
         _check(model, name, forward, tolerance)
     install(model)
+
+
+def _require_all_packed(model: Any, name: str) -> None:
+    left = next(left_plain(model), None)
+    if left is not None:
+        raise StartError(f"{name}: batch-invariant: weights of {left} are too large for float16")
 
 
 def _require_cpu(model: Any, name: str) -> None:
