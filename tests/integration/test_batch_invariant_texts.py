@@ -12,6 +12,7 @@ from paceline import Chunk, Client
 from bench.same_texts import WINDOWS, Asking, compared
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine import number_formats
 from services.engine.native import NativeEngine
 from services.engine.sampling import rounding
 from services.engine.spec import ModelSpec
@@ -129,21 +130,25 @@ def random_prompts(count: int) -> list[tuple[str, int]]:
     return [(" ".join(random.choices(WORDS, k=random.randint(2, 20))), i) for i in range(count)]
 
 
-async def with_twins(*, invariant: bool | None) -> Worker:
+async def with_twins(dtype: str = "float32", *, invariant: bool | None) -> Worker:
     """Of a model to which each even token is as likely as the next one, but for rounding."""
     model = tiny_model("llama")
     with torch.no_grad():
         model.lm_head.weight[1::2] = model.lm_head.weight[::2] * (1 + 3e-7)
     torch.set_num_threads(1)
-    spec = ModelSpec("llama", batch_invariant=invariant)
+    spec = ModelSpec("llama", dtype, batch_invariant=invariant)
     made = NativeEngine.from_model(model, tiny_tokenizer(), spec)
     return await start_core(VerifierCore, made, "v1", made.bundle)
 
 
 @pytest.mark.timeout(600)
-async def test_500_texts_in_float32_are_the_same_alone_in_crowds_and_with_drafts_at_near_ties():
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+async def test_500_texts_are_the_same_alone_in_crowds_and_with_drafts_at_near_ties(dtype):
     """Every choice is one: of a row that moved by a bit, the text would be another."""
-    async with cluster([await with_twins(invariant=None)], [await drafter()], PATIENT) as running:
+    if dtype == "int8" and not number_formats.cpu().int8:
+        pytest.skip("this CPU has no FBGEMM")
+    verifiers, drafters = [await with_twins(dtype, invariant=None)], [await drafter()]
+    async with cluster(verifiers, drafters, PATIENT) as running:
         asking = Asking(running.client, random_prompts(500), FEW)
         alone = await asking.plain(greedy=True)
         for windows in ((0,), WINDOWS):

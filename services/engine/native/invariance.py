@@ -234,9 +234,17 @@ class InvariantBlocked(InvariantLinear, BlockedLinear):
 class InvariantHalf(InvariantLinear, HalfLinear):
     """FBGEMM's products, of one and two rows as well."""
 
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        return shared_out(super().forward, rows)
+
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """See `PackedLinear`; FBGEMM adds nothing, and a sum is a row's own."""
+        return self.forward(rows) + added
+
     def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """See `InvariantLinear`."""
-        product = shared_out(self._product, rows)
+        product = self._product(rows)
         return product if added is None else product + added
 
     @property

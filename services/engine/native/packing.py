@@ -178,8 +178,7 @@ class HalfLinear(PackedLinear):
         count = rows.numel() // self.in_features
         if count <= FEW:
             return self._product(rows)
-        flat = rows.reshape(count, self.in_features)
-        return shared_out(self._with_zeros, flat).view(*rows.shape[:-1], self.out_features)
+        return shared_out(self._with_zeros, rows)
 
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order, float32."""
@@ -192,11 +191,13 @@ class HalfLinear(PackedLinear):
         return _PACK(weight)  # type: ignore[misc]
 
     def _with_zeros(self, rows: Tensor) -> Tensor:
-        """The product of rows [n, in_features], with rows of zeros behind where it wants them."""
-        lacking = padding(len(rows))
+        """The product of rows [..., in_features], with zeros behind where it wants them."""
+        count = rows.numel() // self.in_features
+        lacking = padding(count)
         if not lacking:
             return self._product(rows)
-        return self._product(F.pad(rows, (0, 0, 0, lacking)))[: len(rows)]
+        padded = F.pad(rows.reshape(count, self.in_features), (0, 0, 0, lacking))
+        return self._product(padded)[:count].view(*rows.shape[:-1], self.out_features)
 
     def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = _MULTIPLY(rows, self._packed, self._bias)  # type: ignore[misc]
@@ -204,12 +205,13 @@ class HalfLinear(PackedLinear):
 
 
 def shared_out(multiply: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What `multiply` makes of rows [n, ...], a part of them in each of torch's threads."""
-    threads = torch.get_num_threads()
-    if threads == 1 or len(rows) < SHARED:
+    """What `multiply` makes of rows [..., d], a part of them in each of torch's threads."""
+    threads, count = torch.get_num_threads(), rows.numel() // rows.shape[-1]
+    if threads == 1 or count < SHARED:
         return multiply(rows)
-    parts = torch.split(rows, -(-len(rows) // threads))
-    return torch.cat(list(_workers(threads).map(multiply, parts)))
+    parts = torch.split(rows.reshape(count, -1), -(-count // threads))
+    product = torch.cat(list(_workers(threads).map(multiply, parts)))
+    return product.view(*rows.shape[:-1], -1)
 
 
 @cache
