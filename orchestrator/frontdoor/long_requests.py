@@ -1,8 +1,8 @@
 """Long requests are read in threads, few at a time, so that the event loop goes on.
 
-Reading releases the interpreter as often as it can, but takes memory: up to half a gigabyte to
-tokenize 4 MiB. So the longest have a queue of their own, which reads two at a time; no other
-request waits for them.
+Reading releases the interpreter as often as it can, but takes memory: a few times the message,
+and some hundred bytes for each character of a text that has no place to cut. So the longest have a
+queue of their own, which reads two at a time; no other request waits for them.
 """
 
 from __future__ import annotations

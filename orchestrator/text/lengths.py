@@ -38,8 +38,7 @@ class Reach:
 
 def reach_of(written: Rule) -> Reach | None:
     """Of a tokenizer as it is written to a file; None where nothing holds for every text."""
-    changes = list(_rules(written["normalizer"], "normalizers"))
-    splits = list(_rules(written["pre_tokenizer"], "pretokenizers"))
+    changes, splits = rules_of(written)
     added: list[Rule] = written["added_tokens"]
     if not all(map(_keeps, splits)) or swallows(added, "lstrip") or swallows(added, "rstrip"):
         return None
@@ -55,6 +54,12 @@ def reach_of(written: Rule) -> Reach | None:
 def swallows(added_tokens: list[Rule], side: str) -> bool:
     """Whether an added token takes the spaces on this side of it, however many."""
     return any(token.get(side) for token in added_tokens)
+
+
+def rules_of(written: Rule) -> tuple[list[Rule], list[Rule]]:
+    """The rules by which it changes a text, and those by which it splits it."""
+    changes = _rules(written["normalizer"], "normalizers")
+    return list(changes), list(_rules(written["pre_tokenizer"], "pretokenizers"))
 
 
 def _rules(rule: Rule | None, nested: str) -> Iterator[Rule]:

@@ -42,10 +42,13 @@ class Conversation:
 
 
 class TooLong(Exception):
-    """A text of more than is allowed; `size` says how long it is, as far as is known."""
+    """A text of more than is allowed; `size` says how long it is, as far as is known.
 
-    def __init__(self, size: str) -> None:
-        self.size = size
+    `allowed`: how long it may be, where that is no matter of the model's context.
+    """
+
+    def __init__(self, size: str, allowed: str = "") -> None:
+        self.size, self.allowed = size, allowed
         super().__init__(size)
 
 

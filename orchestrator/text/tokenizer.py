@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 import tokenizers
 from jinja2 import TemplateError
 
+from orchestrator.text.cuts import Cuts, cuts_of
 from orchestrator.text.lengths import reach_of, swallows
 from orchestrator.text.reasoning import Reasoning, reasoning_of
 from orchestrator.text.template import ChatTemplate, Conversation, TooLong, refused
@@ -18,11 +20,17 @@ from services.contract.types import TokenizerBundle
 
 _FIRST_LOOK, _NEXT_LOOK = 4, 4
 """Characters for each token that is allowed, to begin with; and how many times as many then."""
+_SHORTEST_PART, _USUAL_PART, LONGEST_PART = 4 * 1024, 64 * 1024, 128 * 1024
+"""Characters that are tokenized at a time: the library takes some hundred bytes for each."""
+_AT_MOST = f"at most {LONGEST_PART}"
+_PLACE = "a place to cut, as between a word and a space"
 _SURELY, _TORN = 2, 1024
 """Times as many tokens as are allowed, and some: no text that begins with them has few enough.
 
 Where a beginning is cut, a word is torn, and may have more tokens than it has in the text.
 """
+
+Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Tokenizer:
@@ -56,36 +64,95 @@ class Tokenizer:
         )
         self.vocabulary = Vocabulary(self._tokenizer)
         written = json.loads(self._tokenizer.to_str())
-        self._reach = reach_of(written)
+        self._reach, self._cuts = reach_of(written), cuts_of(written)
         self._grows = not swallows(written["added_tokens"], "lstrip")
         """Whether a text has about as many tokens as its beginning, or more."""
 
     def encode(
-        self, text: str, add_special_tokens: bool = True, most: int | None = None
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        most: int | None = None,
+        kept: int | None = None,
     ) -> tuple[int, ...]:
-        """Token ids of a text; special tokens written in it become their ids.
+        """Token ids of a text, of which the last `kept`; special tokens written in it become ids.
 
-        Raises TooLong for more than `most` of them, without looking at all of a long text.
-        Other threads go on meanwhile.
+        Raises TooLong for more than `most` of them, without looking at all of a long text, and
+        where the last ones can only be told from a whole that is too long. Other threads go on
+        meanwhile.
         """
+        wanted = kept if most is None else most
+        part = min(max(_SHORTEST_PART, _FIRST_LOOK * (wanted or 0)), _USUAL_PART)
+        if wanted is None or len(text) <= part:
+            return self._whole(text, add_special_tokens, most)[-(kept or 0) :]
+        if self._cuts is not None and self._frame is not None:
+            frame = self._frame if add_special_tokens else ((), ())
+            return self._by_parts(self._cuts, frame, text, part, most, kept)
+        if most is None and len(text) > LONGEST_PART:
+            raise TooLong(f"{len(text)} characters", f"{_AT_MOST}: its tokenizer has no safe cut")
+        return self._whole(text, add_special_tokens, most)[-(kept or 0) :]
+
+    def _whole(self, text: str, special: bool, most: int | None) -> tuple[int, ...]:
         if most is not None:
             self._look(text, most)
-        encoding = self._encoding(text, add_special_tokens)
+        encoding = self._encoding(text, special)
         if most is not None and len(encoding) > most:
             raise TooLong(f"{len(encoding)} tokens")
         return tuple(encoding.ids)
+
+    def _by_parts(
+        self, cuts: Cuts, frame: Frame, text: str, size: int, most: int | None, kept: int | None
+    ) -> tuple[int, ...]:
+        """The same, from the end on, some `size` characters at a time; `frame` stands around."""
+        if most is not None:
+            self._count(text, most)
+        before, behind = frame
+        parts, count, end = [behind], len(behind), len(text)
+        while end and (kept is None or count < kept):
+            start = cuts.before(text, end - size, max(0, end - LONGEST_PART)) or 0
+            if not start and end > LONGEST_PART and most is None:
+                raise TooLong(
+                    f"{end} characters",
+                    f"{_AT_MOST} without a place to cut, as between a word and a space",
+                )
+            part = text[start + 1 if start and cuts.mute else start : end]
+            if most is not None:
+                self._look(part, most)
+            parts.append(tuple(self._encoding(part, False).ids))
+            count, end = count + len(parts[-1]), start
+            if most is not None and count > most:
+                raise TooLong(f"more than {most} tokens")
+        if not end:
+            parts.append(before)
+        ids = tuple(chain.from_iterable(reversed(parts)))
+        if most is not None and len(ids) > most:
+            raise TooLong(f"{len(ids)} tokens")
+        return ids[-(kept or 0) :]
+
+    @cached_property
+    def _frame(self) -> Frame | None:
+        """What the tokenizer puts around every text; None: that is not what it does."""
+        bare, whole = (tuple(self._encoding("a", special).ids) for special in (False, True))
+        for place in range(len(whole) - len(bare) + 1):
+            if whole[place : place + len(bare)] == bare:
+                return whole[:place], whole[place + len(bare) :]
+        return None
 
     def _look(self, text: str, most: int) -> None:
         """Raise TooLong for a text that surely has more than `most` tokens, at little cost."""
         seen = max(1, _FIRST_LOOK * most)
         if len(text) <= seen:
             return
-        if self._reach is not None and (least := self._reach.least_tokens(text)) > most:
-            raise TooLong(f"{least} tokens or more")
+        self._count(text, most)
         while self._grows and seen < len(text):
             if len(self._encoding(text[:seen], False)) > _SURELY * most + _TORN:
                 raise TooLong(f"more than {most} tokens")
             seen *= _NEXT_LOOK
+
+    def _count(self, text: str, most: int) -> None:
+        """Raise TooLong for a text whose bytes alone tell that it has more than `most` tokens."""
+        if self._reach is not None and (least := self._reach.least_tokens(text)) > most:
+            raise TooLong(f"{least} tokens or more")
 
     def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         # `encode` keeps the interpreter locked all the while, and where each token stood.
@@ -126,14 +193,18 @@ class Tokenizer:
         return template.render(conversation, most)
 
     def encode_conversation(
-        self, conversation: Conversation, most: int | None = None, most_text: int | None = None
+        self,
+        conversation: Conversation,
+        most: int | None = None,
+        most_text: int | None = None,
+        kept: int | None = None,
     ) -> tuple[int, ...]:
         """Token ids of a conversation; the template writes the special tokens itself.
 
-        Raises TooLong for more than `most` of them, and for a text of more than `most_text`
-        characters, which a template may make of few words.
+        As `encode`; raises TooLong, too, for a text of more than `most_text` characters, which a
+        template may make of few words.
         """
-        return self.encode(self.render(conversation, most_text), False, most)
+        return self.encode(self.render(conversation, most_text), False, most, kept)
 
     @cached_property
     def reasoning(self) -> Reasoning | None:

@@ -226,9 +226,9 @@ class Matcher:
     """One output and what may follow it; `extend` and `rewind` move it for good.
 
     An output is free text up to its marker, then what the format allows, then the end. Behind
-    the end-of-text token anything is allowed: nobody reads on there. A `lenient` one allows
-    everything, too, where the format cannot be followed any further, or not in the time that is
-    allowed; others raise StructureError there.
+    the end-of-text token anything is allowed: nobody reads on there. Where the format cannot be
+    followed any further, a `lenient` one allows everything, and others allow nothing. Where that
+    takes more time than is allowed, others raise TooCostly.
     """
 
     def __init__(
@@ -251,6 +251,8 @@ class Matcher:
         """How many tokens the matcher took."""
         self._behind = 0
         """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
+        self.stuck = False
+        """Whether the format cannot be followed any further, so that nothing is allowed."""
 
     @property
     def length(self) -> int:
@@ -265,11 +267,14 @@ class Matcher:
             del self._output[length:]
 
     def extend(self, tokens: Sequence[int]) -> bool:
-        """More output; False, and nothing is changed, where the format does not allow it."""
-        if not self._walk(tokens):
+        """More output; False, and nothing is changed, where the format does not allow it.
+
+        A format that cannot be followed any further takes all.
+        """
+        if not self._walk(tokens) and not self.stuck:
             self._walk(())
             return False
-        self._output += self._path
+        self._output += tokens
         self._path = []
         return True
 
@@ -293,12 +298,14 @@ class Matcher:
         None = any: in free text, behind the end, and where the format does not allow `path`
         itself, so that no target gets there.
         """
-        if not self._walk(path) or self._behind or not self._free.complete:
-            return None
-        if not self._may_go_on():
-            return None
-        bits = np.frombuffer(self._charged(self._matcher.compute_bitmask), dtype=np.uint8)
-        if not self._followed():
+        formed = self._walk(path) and not self._behind and self._free.complete
+        formed = formed and self._may_go_on()
+        mask = self._charged(self._matcher.compute_bitmask) if formed else b""
+        bits = np.frombuffer(mask, dtype=np.uint8)
+        formed = formed and self._followed()
+        if self.stuck:
+            return np.zeros(self._width, dtype=np.bool_)
+        if not formed:
             return None
         return np.unpackbits(bits, count=self._width, bitorder="little").view(np.bool_)
 
@@ -338,6 +345,8 @@ class Matcher:
                 break
             taken += 1
         self._formed += taken
+        if taken < len(tokens):
+            self._followed()
         return taken
 
     def _may_go_on(self) -> bool:
@@ -370,12 +379,9 @@ class Matcher:
 
     def _followed(self) -> bool:
         """Whether the format can be followed up to here."""
-        if not self._matcher.is_error():
-            return True
-        if self._lenient:
-            return False
-        # What the matcher says may quote the format, and this goes to logs.
-        raise StructureError("it cannot be followed any further")
+        broken = self._matcher.is_error()
+        self.stuck = self.stuck or (broken and not self._lenient)
+        return not broken
 
 
 def _alike(one: Sequence[int], other: Sequence[int]) -> int:

@@ -86,6 +86,27 @@ def huge_prompt(number: int) -> Attack:
     return _generate(number, prompt=(words * (LONGEST_PROMPT // len(words.encode())))[:-1])
 
 
+def end_of_huge_prompt(number: int) -> Attack:
+    """The same, of which the end alone is wanted."""
+    words = f'{number} {{"a": 1.5}}, '
+    text = words * (LONGEST_PROMPT // len(words))
+    return _generate(number, prompt=text, truncate_prompt_tokens=64)
+
+
+def end_of_huge_conversation(number: int) -> Attack:
+    """A few messages that are as long together, of which the end alone is wanted."""
+    text = f"{number} law, " * (LONGEST_PROMPT // 48)
+    talk = pb.Conversation(messages=[pb.Message(role="user", content=text[: MIB - 16])] * 4)
+    made = pb.GenerateRequest(conversation=talk, truncate_prompt_tokens=64)
+    return Attack("Generate", made.SerializeToString())
+
+
+def end_of_one_word(number: int) -> Attack:
+    """One word without an end, of which the end alone is wanted."""
+    text = f"{number}" + "a" * (LONGEST_PROMPT - 16)
+    return _generate(number, prompt=text, truncate_prompt_tokens=64)
+
+
 def one_word(number: int) -> Attack:
     """One word without an end: what merges of pairs like least."""
     return _generate(number, prompt=f"{number}" + "a" * (LONGEST_PROMPT - 16))
@@ -171,6 +192,9 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         choice,
         no_way_on,
         huge_prompt,
+        end_of_huge_prompt,
+        end_of_huge_conversation,
+        end_of_one_word,
         one_word,
         huge_conversation,
         many_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from services.contract.errors import StartError
 from services.engine import number_formats
 from services.engine.native import NativeEngine, fused_layers, packing
 from services.engine.native.fused_layers import FusedLayer
-from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
+from services.engine.native.invariance import InvariantPlain
+from services.engine.native.packing import BlockedLinear, HalfLinear, packing_of
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import emptied, engine_with, feed, model_of, random_text, said_by
@@ -178,24 +180,57 @@ def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     assert fused_of(engine_with(model_of("llama"), differentiable=True)) == [False, False]
     assert fused_of(engine_with(model_of("llama"))) == [True, True]
-    if number_formats.cpu().int8:
-        assert fused_of(engine_with(model_of("llama"), dtype="int8")) == [False, False]
     monkeypatch.setattr(packing, "SIBLINGS", ())
     assert fused_of(engine_with(model_of("llama"))) == [False, False]
 
 
-def test_without_the_product_that_adds_layers_stay_as_they_are(monkeypatch) -> None:
+def test_without_the_product_that_adds_layers_add_themselves(arch: str, monkeypatch) -> None:
     monkeypatch.setattr(packing, "_MULTIPLY_AND_ADD", None)
-    engine = engine_with(model_of("llama"))
-    assert fused_of(engine) == [False, False]
-    assert isinstance(engine.model.model.layers[0].self_attn.q_proj, PartLinear)
+    assert_as_transformers(engine_with(model_of(arch)), model_of(arch))
+
+
+# --- weights in other formats ------------------------------------------------------
+
+
+def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = replace(number_formats.cpu(), bfloat16=False)
+    monkeypatch.setattr(number_formats, "cpu", lambda: told)
+
+
+def test_half_precision_weights_run_through_fused_layers(arch: str, monkeypatch) -> None:
+    if not number_formats.cpu().half:
+        pytest.skip("this CPU has no such kernels")
+    without_bfloat16(monkeypatch)
+    model = copy.deepcopy(model_of(arch)).to(torch.bfloat16)
+    engine = engine_with(model, dtype="bfloat16")
+    assert all(fused_of(engine))
+    assert isinstance(engine.model.model.layers[0].mlp.down_proj, HalfLinear)
+    expected = said_by(model.float(), TEXT)
+    assert (by_chunks(engine, TEXT) - expected).norm() / expected.norm() < 1e-3
+
+
+def test_rounded_weights_run_through_fused_layers(arch: str) -> None:
+    if not number_formats.cpu().int8:
+        pytest.skip("this CPU has no such kernels")
+    fused, stock = (engine_with(model_of(arch), dtype="int8") for _ in range(2))
+    assert all(fused_of(fused))
+    fused_layers.unfuse(stock.model)
+    expected = by_chunks(stock, TEXT)
+    assert (by_chunks(fused, TEXT) - expected).norm() / expected.norm() < 0.03
+
+
+def test_products_of_any_kind_run_through_fused_layers(arch: str) -> None:
+    engine = engine_with(model_of(arch), differentiable=True)
+    packing.pack(engine.model, InvariantPlain)
+    assert fused_layers.fuse(engine.model)
+    assert_as_transformers(engine, model_of(arch))
 
 
 # --- the self-check --------------------------------------------------------------
 
 
-def turned_back(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return rotated(heads, cos, -sin)
+def turned_back(turn: Any, turned: Tensor, heads: Tensor) -> None:
+    into(turn._replace(sin=-turn.sin), turned, heads)
 
 
 def not_normalized(norm: Any, rows: Tensor) -> Tensor:
@@ -206,8 +241,12 @@ def failing(*_: Any) -> Tensor:
     raise AttributeError("another transformers")
 
 
-rotated = fused_layers._rotated
-MUTANTS = [("_rotated", turned_back), ("_Norm.__call__", not_normalized), ("_rotated", failing)]
+into = fused_layers._Turn.into
+MUTANTS = [
+    ("_Turn.into", turned_back),
+    ("_Norm.__call__", not_normalized),
+    ("_Turn.into", failing),
+]
 
 
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=lambda one: getattr(one, "__name__", one))
@@ -227,6 +266,16 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
     torch.testing.assert_close(by_chunks(engine, TEXT), said_by(model_of(arch), TEXT), **EXACT)
 
 
+def test_wrong_layers_with_rounded_weights_give_way_too(monkeypatch, caplog, arch: str) -> None:
+    if not number_formats.cpu().int8:
+        pytest.skip("this CPU has no such kernels")
+    monkeypatch.setattr(fused_layers._Turn, "into", turned_back)
+    with caplog.at_level(logging.WARNING):
+        engine = engine_with(model_of(arch), dtype="int8")
+    assert fused_of(engine) == [False, False]
+    assert "layers stay as transformers has them (" in caplog.text
+
+
 @pytest.mark.parametrize("arch", ["mistral", "qwen2"])
 def test_a_window_that_a_fused_layer_ignores_is_found(monkeypatch, arch) -> None:
     everything = dict.fromkeys(fused_layers._WINDOWS, fused_layers._no_window)
@@ -241,7 +290,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(monkeypatch, arch) -> None
 
 
 def test_a_model_that_neither_kind_of_layer_fits_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
+    monkeypatch.setattr("services.engine.native.layout.Layout._paged", failing)
     with pytest.raises(StartError, match="another transformers"):
         engine_with(model_of("llama"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from orchestrator.frontdoor.requests.checks import require, require_size, size_of
@@ -36,7 +36,8 @@ def prompt_ids(
     try:
         ids = _READERS[kind](request, tokenizer, model, kept)
     except TooLong as error:
-        raise InvalidRequest(kind, error.size, _allowed(model)) from None
+        cut = error.allowed and f"with truncate_prompt_tokens {error.allowed}"
+        raise InvalidRequest(kind, error.size, cut or _allowed(model)) from None
     require(1 <= len(ids) <= _longest(model), kind, f"{len(ids)} tokens", _allowed(model))
     return ids
 
@@ -50,10 +51,6 @@ def _kept(request: GenerationRequest, model: ServedModel) -> int | None:
         allowed = f"1 to {context} (the model's context)"
         require(1 <= kept <= context, "truncate_prompt_tokens", kept, allowed)
     return kept
-
-
-def _last(ids: Sequence[int], kept: int | None) -> tuple[int, ...]:
-    return tuple(ids if kept is None else ids[-kept:])
 
 
 def _most(model: ServedModel, kept: int | None) -> int | None:
@@ -127,7 +124,7 @@ def content(request: GenerationRequest) -> list[Any]:
     if kind == "prompt":
         return [kind, request.prompt, *cut]
     if kind == "tokens":
-        return [kind, list(request.tokens or ()), *cut]
+        return [kind, request.tokens or [], *cut]
     return [kind, *written(request.conversation), *cut] if request.conversation else [kind]
 
 
@@ -143,7 +140,7 @@ def _read_prompt(
 ) -> tuple[int, ...]:
     prompt = request.prompt or ""
     require_size("prompt", size_of(prompt), 1)
-    return _last(tokenizer.encode(prompt, most=_most(model, kept)), kept)
+    return tokenizer.encode(prompt, most=_most(model, kept), kept=kept)
 
 
 def _read_tokens(
@@ -156,7 +153,7 @@ def _read_tokens(
         raise TooLong(f"{count} tokens")
     fits = count <= MAX_CUT_TOKENS
     require(fits, "tokens", f"{count} tokens", f"at most {MAX_CUT_TOKENS} tokens")
-    ids = _last(tokens, kept)
+    ids = tuple(tokens if kept is None else tokens[-kept:])
     require_in_vocabulary("tokens.ids", ids, model, count - len(ids))
     return ids
 
@@ -165,8 +162,7 @@ def _read_conversation(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
     conversation, most = _conversation(request, tokenizer, model), _most(model, kept)
-    ids = tokenizer.encode_conversation(conversation, most, MAX_RENDERED_CHARACTERS)
-    return _last(ids, kept)
+    return tokenizer.encode_conversation(conversation, most, MAX_RENDERED_CHARACTERS, kept)
 
 
 def _conversation(

@@ -256,7 +256,7 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _plus(linear: Any, rows: Tensor, added: Tensor) -> Tensor:
     """A product and `added`, in one call where there is one."""
-    if type(linear) is packing.BlockedLinear and packing.multiplies_and_adds():
+    if isinstance(linear, packing.PackedLinear):
         return linear.plus(rows, added)
     return linear.forward(rows).add_(added)  # type: ignore[no-any-return]
 

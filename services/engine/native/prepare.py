@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
+from services.engine.checkpoint.stored import look_up_in_files, read_all
 from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
@@ -17,6 +20,10 @@ from services.engine.native.packing import ByteLinear, pack, packing_of
 from services.engine.number_formats import require_int8
 
 logger = logging.getLogger(__name__)
+
+_ROUNDED = selfcheck.TOLERANCES[torch.float16]
+"""How far fused layers may be from transformers' own, both with int8 weights: rows are rounded in
+each product, which makes a step of what was noise."""
 
 
 def prepare(
@@ -41,9 +48,13 @@ def prepare(
         if rounded:
             require_int8(str(model.device), name)
         packed = not (differentiable or rounded or is_part(model))
+        if packed or rounded:
+            look_up_in_files(model)
         _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
         if rounded:
             pack(model, ByteLinear)
+            if check:
+                _fuse_rounded(model, name, forward)
     except (PacelineError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -73,6 +84,7 @@ def _prepare(
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
+    read_all(model)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
@@ -89,20 +101,36 @@ def _require_cpu(model: Any, name: str) -> None:
         )
 
 
+def _fuse_rounded(model: Any, name: str, forward: selfcheck.Forward) -> None:
+    """Fuse layers with rounded weights, where these say what transformers' own say with them."""
+    texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
+    stock = selfcheck.ragged_logits(model, forward, texts)
+    _fuse(model, name, lambda: selfcheck.ragged_logits(model, forward, texts), stock, _ROUNDED)
+
+
 def _check(model: Any, name: str, forward: selfcheck.Forward, tolerance: float) -> None:
     """The self-check. Fused layers that fail it give way to transformers' own, which must pass."""
     texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
     stock = selfcheck.stock_logits(model, texts)
 
-    def require_equal() -> None:
-        ours = selfcheck.ragged_logits(model, forward, texts)
-        selfcheck.require_equal(ours, stock, tolerance, name)
+    def ours() -> Tensor:
+        return selfcheck.ragged_logits(model, forward, texts)
 
-    if fuse(model):
-        try:
-            return require_equal()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            logger.warning("%s: layers stay as transformers has them (%s)", name, reason)
-            unfuse(model)
-    return require_equal()
+    if not _fuse(model, name, ours, stock, tolerance):
+        selfcheck.require_equal(ours(), stock, tolerance, name)
+
+
+def _fuse(
+    model: Any, name: str, ours: Callable[[], Tensor], stock: Tensor, tolerance: float
+) -> bool:
+    """Fuse layers, unless the logits that they give then differ from those of `stock`."""
+    if not fuse(model):
+        return False
+    try:
+        selfcheck.require_equal(ours(), stock, tolerance, name)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("%s: layers stay as transformers has them (%s)", name, reason)
+        unfuse(model)
+        return False
+    return True
