@@ -155,7 +155,7 @@ def _text(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.text.text import TextDrafter
     from services.engine.checkpoint.bundle import bundle_of
 
-    target = bundle_of(settings.target or "", settings.cache_dir)
+    target = bundle_of(settings.target or "")
     return TextDrafter(engines.draft, target, step_tokens=settings.step_tokens)
 
 

@@ -192,6 +192,8 @@ def test_a_broken_gguf_file_is_one_clear_line_and_leaves_nothing(tmp_path, spec)
     file.write_bytes(b"GGUF" + b"\0" * 100)
     with pytest.raises(StartError, match=r"broken\.gguf"):
         load_model(spec(file))
+    with pytest.raises(StartError, match=r"broken\.gguf"):
+        gguf_cache.converted(file, "digest", "float32", tmp_path / "cache")
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 

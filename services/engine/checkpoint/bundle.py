@@ -40,20 +40,27 @@ def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
     )
 
 
-def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:
-    """The tokenizer saved in a folder; StartError when there is no fast one."""
-    from transformers import AutoTokenizer
-
+def read_bundle(source: Path, model: Any, name: str) -> TokenizerBundle:
+    """The tokenizer in a folder or a GGUF file; StartError when there is no fast one."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return make_bundle(tokenizer, model)
+        return make_bundle(_tokenizer(source), model)
     except Exception as error:
         raise StartError(f"model {name}: tokenizer: {one_line(error)}") from error
 
 
-def bundle_of(name: str, cache_dir: Path | None = None) -> TokenizerBundle:
+def _tokenizer(source: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if source.suffix == ".gguf":
+        from services.engine.checkpoint import gguf_model
+
+        return gguf_model.read_tokenizer(source)
+    return AutoTokenizer.from_pretrained(source, local_files_only=True)
+
+
+def bundle_of(name: str) -> TokenizerBundle:
     """The tokenizer of a model whose weights are not loaded; StartError when there is none."""
-    source = source_folder(name, cache_dir=cache_dir)
+    source = locate(name)
     return bundle_beside(source, read_config(source, name), name)
 
 
@@ -65,19 +72,23 @@ def source_folder(name: str, dtype: str = "float32", cache_dir: Path | None = No
     return converted(source, file_digest(source, cache / "digests"), dtype, cache)
 
 
-def bundle_beside(folder: Path, config: Any, name: str) -> TokenizerBundle:
-    """The same of a folder whose configuration is read."""
-    generation = read_generation_config(folder, name, config)
+def bundle_beside(source: Path, config: Any, name: str) -> TokenizerBundle:
+    """The same of a folder or a file whose configuration is read."""
+    generation = read_generation_config(source, name, config)
     model = SimpleNamespace(config=config, generation_config=generation)
-    return read_bundle(folder, model, name)
+    return read_bundle(source, model, name)
 
 
-def read_config(folder: Path, name: str) -> Any:
+def read_config(source: Path, name: str) -> Any:
     """The configuration of a saved model; StartError, one line, when it is broken."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if source.suffix == ".gguf":
+            from services.engine.checkpoint import gguf_model
+
+            return gguf_model.read_config(source)
+        return AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise StartError(f"model {name}: {one_line(error)}") from error
 

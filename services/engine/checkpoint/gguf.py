@@ -14,9 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,38 +84,11 @@ def is_whole(folder: Path) -> bool:
 
 
 def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
+    from services.engine.checkpoint import gguf_model
 
-    logging.disable_progress_bar()
-    with _parsed_once():
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            quantization_config=GgufConfig(dequantize=True),
-            dtype=torch.float32,
-        )
-        model.to(dtype).save_pretrained(target)
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
-
-
-@contextmanager
-def _parsed_once() -> Iterator[None]:
-    """Let transformers, which parses the file three times, and names for each module, do so once.
-
-    That is most of a conversion's time: a vocabulary is parsed token by token.
-    """
-    import gguf
-
-    parsers = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    for name, parse in parsers.items():
-        setattr(gguf, name, lru_cache(maxsize=1)(parse))
-    try:
-        yield
-    finally:
-        for name, parse in parsers.items():
-            setattr(gguf, name, parse)
+    model, _ = gguf_model.read_model(file, dtype)
+    model.save_pretrained(target)
+    gguf_model.read_tokenizer(file).save_pretrained(target)
 
 
 def _mark(folder: Path) -> None:

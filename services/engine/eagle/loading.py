@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from services.contract.errors import StartError
+from services.engine.checkpoint import gguf_model
 from services.engine.checkpoint.bundle import bundle_beside
 from services.engine.checkpoint.bundle import read_config as read_target
 from services.engine.checkpoint.files import (
@@ -20,12 +21,12 @@ from services.engine.checkpoint.files import (
     weights_of,
 )
 from services.engine.checkpoint.fingerprint import combine, file_digest
-from services.engine.checkpoint.gguf import converted
 from services.engine.checkpoint.saved_tensors import SavedTensors
 from services.engine.eagle.engine import EagleEngine, Target
 from services.engine.eagle.layout import HeadConfig, read_config
 from services.engine.eagle.tensors import HeadTensors
 from services.engine.limits import check_layers, max_context
+from services.engine.number_formats import number_format
 from services.engine.spec import DTYPES, ModelSpec
 from services.engine.threads import pin
 
@@ -55,12 +56,10 @@ def load_head(spec: ModelSpec) -> EagleEngine:
     if config.target_weights is not None:
         made = f"head {folder}: was made for {config.target}"
         require_weights(made, config.target_weights, name, weights)
-    if source.suffix == ".gguf":
-        source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
     described = read_target(source, name)
     states = check_target(folder, config, described.get_text_config(), name)
     tensors = HeadTensors(folder, config, len(states))
-    embeddings = _embeddings(folder, config, tensors, source)
+    embeddings = _embeddings(folder, config, tensors, source, spec)
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     digests = [file_digest(file, cache / "digests") for file in files]
     target = _target(source, described, name)
@@ -103,12 +102,17 @@ def check_target(folder: Path, config: HeadConfig, target: Any, name: str) -> tu
     return states
 
 
-def _embeddings(folder: Path, config: HeadConfig, tensors: HeadTensors, source: Path) -> Tensor:
+def _embeddings(
+    folder: Path, config: HeadConfig, tensors: HeadTensors, source: Path, spec: ModelSpec
+) -> Tensor:
     """The head's own, or the target's."""
     if _EMBEDDINGS in tensors:
         return tensors(_EMBEDDINGS)
     try:
-        found = SavedTensors(source)(_OF_TARGET)
+        if source.suffix == ".gguf":
+            found = gguf_model.read_embeddings(source, number_format(spec.dtype).read)
+        else:
+            found = SavedTensors(source)(_OF_TARGET)
     except (ValueError, OSError) as error:
         raise StartError(f"head {folder}: has no embeddings, and {error}") from error
     wanted = (config.vocab_size, config.width)

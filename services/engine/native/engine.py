@@ -98,7 +98,7 @@ class NativeEngine(BudgetedEngine):
         not supported, or a failed self-check.
         """
         pin(spec.threads)
-        loaded = load_model(spec)
+        loaded = load_model(spec, apart=not spec.differentiable)
         engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
         engine._start(spec)
         return engine

@@ -5,15 +5,21 @@ Only safetensors and GGUF are read; code that comes with a model never runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from services.contract.errors import StartError
+from services.engine.checkpoint import folder_model, gguf_model
 from services.engine.checkpoint.bundle import read_bundle
 from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
 from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
-from services.engine.checkpoint.gguf import GGUF_SOURCE, converted
+from services.engine.checkpoint.gguf import GGUF_SOURCE
+from services.engine.checkpoint.stored import StandIns
 from services.engine.native.device_memory import place
 from services.engine.number_formats import number_format
 from services.engine.spec import DTYPES, ModelSpec
@@ -31,8 +37,15 @@ class LoadedModel:
     bundle: TokenizerBundle
 
 
-def load_model(spec: ModelSpec) -> LoadedModel:
-    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot."""
+_Read = Callable[[torch.dtype, StandIns | None], Any]
+
+
+def load_model(spec: ModelSpec, *, apart: bool = False) -> LoadedModel:
+    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot.
+
+    `apart`: on a CPU matrices may stay in their files (`checkpoint.stored`): whoever runs the model
+    packs or reads them first.
+    """
     if spec.dtype not in DTYPES:
         raise StartError(f"dtype {spec.dtype!r} is not one of {', '.join(DTYPES)}")
     cache = cache_folder(spec.cache_dir)
@@ -40,43 +53,39 @@ def load_model(spec: ModelSpec) -> LoadedModel:
     if spec.base is not None:
         raise StartError(f"model {spec.model}: no head, so it was made for no {spec.base}")
     if source.suffix == ".gguf":
-        return _load_gguf(source, spec, cache)
-    return _load_folder(source, spec, cache)
+        return _load_gguf(source, spec, cache, apart=apart)
+    return _load_folder(source, spec, cache, apart=apart)
 
 
-def _load_folder(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
+def _load_folder(folder: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> LoadedModel:
     files = [*weight_files(folder, spec.model), folder / "config.json"]
-    loaded = read_folder(folder, spec)
+    loaded = read_folder(folder, spec, apart=apart)
     fingerprint = folder_fingerprint(files, cache / "digests", spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
 
-def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
+def _load_gguf(file: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
-    folder = converted(file, digest, spec.dtype, cache)
-    loaded = read_folder(folder, spec)
+    loaded = _loaded(partial(gguf_model.read_model, file), str(file), spec, apart=apart)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
-    return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
+    return LoadedModel(loaded, fingerprint, read_bundle(file, loaded, spec.model))
 
 
-def read_folder(folder: Path, spec: ModelSpec) -> Any:
+def read_folder(folder: Path, spec: ModelSpec, *, apart: bool = False) -> Any:
     """The causal language model saved in a folder; StartError for anything broken."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
+    read = partial(folder_model.read_model, folder)
+    return _loaded(read, f"model {spec.model}", spec, apart=apart)
 
-    logging.disable_progress_bar()
+
+def _loaded(read: _Read, told: str, spec: ModelSpec, *, apart: bool) -> Any:
+    apart = apart and torch.device(spec.device).type == "cpu"
+    stand_ins = StandIns() if apart else None
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            output_loading_info=True,
-            dtype=number_format(spec.dtype).read,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            attn_implementation="eager",
-        )
+        model, report = read(number_format(spec.dtype).read, stand_ins)
     except Exception as error:
-        raise StartError(f"model {spec.model}: {one_line(error)}") from error
+        raise StartError(f"{told}: {one_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
+    if stand_ins is not None and not stand_ins.settle(model, report["unexpected_keys"]):
+        return _loaded(read, told, spec, apart=False)
     return place(model, spec.model, spec.device)

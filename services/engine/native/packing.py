@@ -41,6 +41,7 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import number_formats
+from services.engine.checkpoint.stored import weight_of
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -99,8 +100,8 @@ class PackedLinear(nn.Module):
     @classmethod
     def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
         """Weights and bias as they are packed."""
-        parts = (linear.weight, linear.bias)
-        weight, bias = (None if part is None else part.detach() for part in parts)
+        weight = weight_of(linear)
+        bias = None if linear.bias is None else linear.bias.detach()
         if cls.widens:
             return weight.float(), None if bias is None else bias.float()
         return weight, bias
@@ -341,7 +342,7 @@ def _fits_fp16(model: Any) -> bool:
 
 
 def _packable(module: nn.Module) -> bool:
-    return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
+    return type(module) is nn.Linear and float(weight_of(module).abs().max()) <= _LARGEST
 
 
 _Place = tuple[nn.Module, str, nn.Linear]
@@ -358,19 +359,21 @@ def _linears(model: Any) -> Iterator[_Place]:
 
 def pack(model: Any, kind: type[PackedLinear]) -> None:
     """Replace every linear module; compute in float32 from the embedding on if `kind` does."""
-    together = list(_together(model))
+    together = sorted(_together(model), key=_weight, reverse=True)
     if kind is ByteLinear:
         # Whose packing it is to be: of all that rounds, nothing else runs here.
         torch.backends.quantized.engine = _FBGEMM
+
+    def replace(places: list[_Place]) -> None:
+        packed = _packed(kind, [linear for _, _, linear in places])
+        for (module, name, _), replacement in zip(places, packed, strict=True):
+            setattr(module, name, replacement)
+        places.clear()
+
+    # The largest first, while there is nothing beside it; what is packed is nowhere else then.
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        for places, packed in zip(
-            together,
-            pool.map(lambda places: _packed(kind, [linear for _, _, linear in places]), together),
-            strict=True,
-        ):
-            for (module, name, _), replacement in zip(places, packed, strict=True):
-                setattr(module, name, replacement)
+        list(pool.map(replace, together))
     if not kind.widens:
         return
     for module in model.modules():
@@ -392,6 +395,10 @@ def _together(model: Any) -> Iterator[list[_Place]]:
         yield from [places] if len(alike) == 1 else [[place] for place in places]
 
 
+def _weight(places: list[_Place]) -> int:
+    return sum(linear.weight.nbytes for _, _, linear in places)
+
+
 def _likeness(linear: nn.Linear) -> tuple[Any, ...]:
     """What modules have in common whose weights can be packed as one."""
     return linear.in_features, linear.weight.dtype, linear.bias is None
@@ -403,9 +410,9 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
         return [kind(linears[0])]
     width = sum(linear.out_features for linear in linears)
     joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
-    for name in ("weight", "bias"):
-        parts = [getattr(linear, name) for linear in linears]
-        setattr(joined, name, None if parts[0] is None else _joined(parts))
+    joined.weight = _joined([weight_of(linear) for linear in linears])
+    if linears[0].bias is not None:
+        joined.bias = _joined([linear.bias for linear in linears])
     product = Product(kind(joined), len(linears))
     starts = accumulate((linear.out_features for linear in linears), initial=0)
     pairs = zip(linears, starts, strict=False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
+from services.engine.checkpoint.stored import look_up_in_files, read_all
 from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
@@ -47,6 +48,8 @@ def prepare(
         if rounded:
             require_int8(str(model.device), name)
         packed = not (differentiable or rounded or is_part(model))
+        if packed or rounded:
+            look_up_in_files(model)
         _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
         if rounded:
             pack(model, ByteLinear)
@@ -81,6 +84,7 @@ def _prepare(
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
+    read_all(model)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:

@@ -26,7 +26,7 @@ class SoftTokens:
                 f"look-ahead embeddings are {list(embeddings.shape)}, "
                 f"but the model's are {width} wide"
             )
-        self._rows = embeddings.detach().to(self._module.weight.device)
+        self._rows = embeddings.detach().to(model.device)
         self._first = first
 
     def __len__(self) -> int:

@@ -1,0 +1,251 @@
+"""GGUF files as transformers reads them, with a quicker reader and tensor by tensor.
+
+What a file's settings mean, which tensor belongs where and what is done to it on the way is
+transformers' own; only how its bytes are read is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.engine.checkpoint.gguf_file import GgufFile
+from services.engine.checkpoint.gguf_file import Tensor as Place
+from services.engine.checkpoint.stored import StandIns
+
+_AT_ONCE = 1 << 21
+"""Numbers that are dequantized at once: they stay in a core's caches."""
+_EMBEDDINGS = "token_embd.weight"
+_PLAIN = ("F32", "F16", "BF16", "F64")
+_ONE_BY_ONE = (
+    *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
+    *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
+)
+"""What transformers does to tensors where each has one name, and needs no other."""
+_Process = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def read_model(file: Path, dtype: torch.dtype, stand_ins: StandIns | None = None) -> Any:
+    """The causal language model in a file, with its weights or stand-ins for most of them.
+
+    Returns it with transformers' report. Raises what transformers raises for a broken file.
+    """
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    with _reading(file, stand_ins, dtype):
+        return AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=dtype,
+            output_loading_info=True,
+            local_files_only=True,
+            attn_implementation="eager",
+        )
+
+
+def read_config(file: Path) -> Any:
+    """The configuration in a file."""
+    from transformers import AutoConfig
+
+    with _reading(file):
+        return AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+
+
+def read_tokenizer(file: Path) -> Any:
+    """The tokenizer in a file."""
+    from transformers import AutoTokenizer
+    from transformers.integrations import gguf
+
+    with _reading(file, vocabulary=not hasattr(gguf, "get_gguf_tokenizer")):
+        return AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, local_files_only=True
+        )
+
+
+def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
+    """The embeddings in a file; ValueError where it has none, or is broken."""
+    found = [
+        place for place in GgufFile(file, vocabulary=False).tensors if place.name == _EMBEDDINGS
+    ]
+    if not found or len(found[0].size) != 2:
+        raise ValueError(f"its target has no tensor {_EMBEDDINGS}")
+    return GgufMatrix(found[0], None).read(dtype)
+
+
+class GgufMatrix:
+    """A matrix of a file; see `Stored`."""
+
+    def __init__(self, place: Place, order: NDArray[np.int64] | None) -> None:
+        """`order`: which row of the file each row is; None: the same."""
+        self._place, self._order = place, order
+        self._mapped: NDArray[Any] | None = None
+        self.kind: str = place.tensor_type.name
+        self.shape = (place.size[0], place.size[1])
+
+    def read(self, dtype: torch.dtype) -> Tensor:
+        """See `Stored`."""
+        out = torch.empty(self.shape, dtype=dtype)
+        count, step = self.shape[0], max(1, _AT_ONCE // max(1, self.shape[1]))
+        places = None if self._order is None else torch.from_numpy(np.argsort(self._order))
+
+        def fill(first: int) -> None:
+            last = min(first + step, count)
+            where = slice(first, last) if places is None else places[first:last]
+            out[where] = _numbers(self._place, self._place.part(first, last)).to(dtype)
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            list(pool.map(fill, range(0, count, step)))
+        return out
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """See `Stored`."""
+        if self._mapped is None:
+            self._mapped = self._place.mapped()
+        wanted = ids.numpy() if self._order is None else self._order[ids.numpy()]
+        return _numbers(self._place, self._mapped[wanted]).to(dtype)
+
+    def blocks(self) -> Tensor | None:
+        """See `Stored`."""
+        if self.kind in _PLAIN:
+            return None
+        data = self._place.data
+        return torch.from_numpy(data if self._order is None else data[self._order])
+
+
+class _Lazy:
+    """A tensor of a state dict, read when transformers comes to it."""
+
+    def __init__(self, read: Callable[[], Tensor]) -> None:
+        self._read = read
+
+    def __getitem__(self, _: Any) -> Tensor:
+        return self._read()
+
+    def is_floating_point(self) -> bool:
+        """It always is once it is dequantized."""
+        return True
+
+
+def _numbers(place: Place, data: NDArray[Any]) -> Tensor:
+    from gguf import dequantize
+
+    return torch.from_numpy(dequantize(np.ascontiguousarray(data), place.tensor_type))
+
+
+@contextmanager
+def _reading(
+    file: Path,
+    stand_ins: StandIns | None = None,
+    dtype: torch.dtype = torch.float32,
+    *,
+    vocabulary: bool = False,
+) -> Iterator[None]:
+    """Let transformers read a file so.
+
+    By itself it parses the file several times, a vocabulary token by token, and has all tensors
+    in memory at once. `vocabulary`: settings are read with all tokens.
+    """
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as theirs
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    load = theirs.load_gguf_checkpoint
+
+    read = cache(partial(GgufFile, file, vocabulary=vocabulary))
+
+    def loaded(
+        path: str, return_tensors: bool = False, model_to_load: Any = None, **rest: Any
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = load(path)
+        if not return_tensors:
+            return found
+        tensors = _lazies(read(), found["config"], model_to_load, stand_ins, dtype)
+        if tensors is None:
+            return load(path, return_tensors=True, model_to_load=model_to_load, **rest)  # type: ignore[no-any-return]
+        return {**found, "tensors": tensors}
+
+    names = lru_cache(maxsize=1)(gguf.get_tensor_name_map)
+    changes = {"GGUFReader": lambda _: read(), "get_tensor_name_map": names}
+    with _changed(gguf, **changes), _changed(theirs, load_gguf_checkpoint=loaded):
+        yield
+
+
+@contextmanager
+def _changed(module: Any, **attributes: Any) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def _lazies(
+    file: GgufFile,
+    config: dict[str, Any],
+    model: Any,
+    stand_ins: StandIns | None,
+    dtype: torch.dtype,
+) -> dict[str, _Lazy] | None:
+    """The tensors of a model by its own names; None where several make one, or one several."""
+    from transformers import modeling_gguf_pytorch_utils as theirs
+
+    architecture = bytes(file.fields["general.architecture"].parts[0]).decode()
+    processor = theirs.TENSOR_PROCESSORS.get(architecture, theirs.TensorProcessor)(config=config)
+    if type(processor).__name__ not in _ONE_BY_ONE or any(len(t.size) > 2 for t in file.tensors):
+        return None
+    names = theirs.get_gguf_hf_weights_map(model, processor)
+    found: dict[str, _Lazy] = {}
+    for place in file.tensors:
+        if place.name in names:
+            process = partial(_processed, processor, place.name)
+            name = names[place.name]
+            found[name] = _Lazy(partial(_read, place, process, stand_ins, dtype, name))
+    return found
+
+
+def _processed(processor: Any, name: str, numbers: NDArray[Any]) -> NDArray[Any]:
+    made = processor.process(weights=numbers, name=name)
+    return made.weights  # type: ignore[no-any-return]
+
+
+def _read(
+    place: Place,
+    process: _Process,
+    stand_ins: StandIns | None,
+    dtype: torch.dtype,
+    name: str,
+) -> Tensor:
+    matrix = _matrix(place, process)
+    if matrix is None:
+        made = process(_numbers(place, place.data).numpy())
+        return torch.from_numpy(np.ascontiguousarray(made)).to(dtype)
+    return matrix.read(dtype) if stand_ins is None else stand_ins.of(matrix, dtype, name)
+
+
+def _matrix(place: Place, process: _Process) -> GgufMatrix | None:
+    """A matrix whose rows are those of the file, in whatever order."""
+    if len(place.size) != 2:
+        return None
+    rows = np.arange(place.size[0] * 2, dtype=np.int64).reshape(-1, 2)
+    try:
+        order = process(rows)[:, 0] // 2
+        moved = np.array_equal(process(rows), rows[order])
+    except (ValueError, IndexError, TypeError):
+        return None
+    if not moved or not np.array_equal(np.sort(order), np.arange(place.size[0])):
+        return None
+    return GgufMatrix(place, None if np.array_equal(order, np.sort(order)) else order)

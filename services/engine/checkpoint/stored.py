@@ -1,0 +1,145 @@
+"""Weights that stay in their file until somebody wants them, and what stands for them till then.
+
+A loader that finds a matrix in a file makes a `StandIn` of it, a tensor of the right shape and
+dtype that takes no memory, and gives that to transformers, which puts it where it belongs. Then
+`settle` tells each parameter where its numbers are, and who packs a module asks `weight_of` it,
+one module at a time: a model is never in memory twice, nor as plain floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+_STORED = "paceline_stored"
+
+
+class Stored(Protocol):
+    """A matrix [rows, columns] in a file."""
+
+    @property
+    def kind(self) -> str:
+        """How the file keeps its numbers, by GGUF's names: `F32`, `BF16`, `Q8_0`, `Q4_K`."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    def read(self, dtype: torch.dtype) -> Tensor:
+        """All of it [rows, columns], in memory of its own or mapped from the file."""
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Some rows [n, columns] by their numbers `ids` [n]; the others are not read."""
+
+    def blocks(self) -> Tensor | None:
+        """The file's own bytes [rows, bytes of a row], uint8, where they are quantized by row.
+
+        None for plain numbers, and for an architecture whose columns the file has in another order.
+        """
+
+
+class StandIns:
+    """Those of one load."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Tensor, Stored, str]] = {}
+
+    def of(self, stored: Stored, dtype: torch.dtype, name: str) -> Tensor:
+        """A tensor that takes no memory and is known again by where it lies.
+
+        `name`: what a model has it under.
+        """
+        tensor = torch.zeros((), dtype=dtype)
+        self._made[tensor.data_ptr()] = tensor, stored, name
+        return tensor.expand(stored.shape)
+
+    def settle(self, model: nn.Module, unexpected: Collection[str]) -> bool:
+        """Let parameters know where their numbers are; whether each stand-in was found.
+
+        Those of other modules than linear ones and embeddings are read now. One that was made
+        something else on its way into the model is not found, and the model then of no use.
+        `unexpected`: names that the model has no place for.
+        """
+        found = set[str]()
+        for path, module in model.named_modules(remove_duplicate=False):
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                made = self._made.get(parameter.data_ptr())
+                if made is None:
+                    continue
+                found |= {made[2], f"{path}.{name}".lstrip(".")}
+                if type(module) is nn.Linear or isinstance(module, nn.Embedding):
+                    setattr(parameter, _STORED, made[1])
+                else:
+                    _read(module, name, made[1])
+        return all(name in found or name in unexpected for _, _, name in self._made.values())
+
+
+def stored_of(module: nn.Module) -> Stored | None:
+    """Where the weight of a linear module or an embedding lies; None: it is in memory."""
+    return getattr(module._parameters.get("weight"), _STORED, None)
+
+
+def weight_of(module: nn.Linear | nn.Embedding) -> Tensor:
+    """The weight of a module in its own dtype, read now if it is still in its file."""
+    stored = stored_of(module)
+    return module.weight.detach() if stored is None else stored.read(module.weight.dtype)
+
+
+def read_all(model: nn.Module) -> None:
+    """Read every weight that is still in its file; modules that share one go on sharing it."""
+    read: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        stored = stored_of(module)
+        if stored is not None:
+            kept = read.get(id(stored))
+            module.weight = kept = _read(module, "weight", stored) if kept is None else kept
+            read[id(stored)] = kept
+
+
+def look_up_in_files(model: nn.Module) -> None:
+    """Let every embedding whose rows are still in a file be looked up there."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and stored_of(module) is not None:
+            _look_up(module)
+
+
+def _look_up(module: nn.Embedding) -> None:
+    module.stored = stored_of(module)  # type: ignore[assignment]
+    # It has a shape and a dtype, and no numbers that anybody could take for the real ones.
+    shape = torch.empty_like(module.weight, device="meta")
+    del module.weight
+    module.weight = shape
+    module.__class__ = _looked(type(module))  # type: ignore[assignment, arg-type]
+
+
+def _read(module: nn.Module, name: str, stored: Stored) -> nn.Parameter:
+    dtype = getattr(module, name).dtype
+    parameter = nn.Parameter(stored.read(dtype), requires_grad=False)
+    setattr(module, name, parameter)
+    return parameter
+
+
+class _Looked(nn.Embedding):
+    """What goes behind an embedding's own class: rows come from a file.
+
+    Pages of a file that are looked at often stay in memory, and the others do not. So a last
+    layer whose weights are also the embeddings is in memory once, packed.
+    """
+
+    stored: Stored
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Embeddings [..., embedding_dim] of ids [...]."""
+        rows = self.stored.rows(ids.reshape(-1), self.weight.dtype)
+        return rows.view(*ids.shape, self.embedding_dim)
+
+
+@cache
+def _looked(stock: type[nn.Module]) -> type[nn.Module]:
+    """The class of such embeddings: what its own one does with rows stays as it is."""
+    bases = (_Looked,) if stock is nn.Embedding else (stock, _Looked)
+    return type(f"Stored{stock.__name__}", bases, {})
