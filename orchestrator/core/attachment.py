@@ -9,7 +9,7 @@
 5. A worker that is full costs no attempt, nor does one that is lost: silent, cut off,
    draining, without a verdict or an opening in time. After each loss the session waits anew
    for another one. A refusal or a wrong answer costs an attempt, and a session that fails
-   everywhere is suspended. One that fails for good has ended.
+   everywhere is suspended. One that fails for good has ended, once all its tokens are emitted.
 6. A worker has the time that its queue and pace explain, and `opening_wait`, to open the
    session; then it counts as lost. Each overdue opening in a row doubles the time: where
    every verifier is slow, moving on would only start over.
@@ -45,6 +45,9 @@ def suspend(turn: Turn, reason: SuspendReason, detail: str = "") -> None:
     """Stop before the end; the session can be resumed, unless it is IMPOSSIBLE."""
     turn.release_all()
     turn.bump_epoch()
+    if reason is SuspendReason.IMPOSSIBLE and turn.state.unpersisted:
+        turn.set(phase=Phase.FINISHING, verifier_left=detail)
+        return
     turn.set(phase=Phase.SUSPENDED)
     turn.do(Suspend(reason, detail))
 

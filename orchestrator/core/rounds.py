@@ -178,6 +178,8 @@ def _on_persisted(turn: Turn, event: Persisted) -> None:
         if commit.ending is not None:
             turn.set(phase=Phase.DONE)
             turn.do(Finish(commit.ending))
+    if turn.state.phase is Phase.FINISHING and not waiting:
+        suspend(turn, SuspendReason.IMPOSSIBLE, turn.state.verifier_left)
 
 
 def _on_tick(turn: Turn) -> None:

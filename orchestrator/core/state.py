@@ -168,7 +168,7 @@ class Phase(Enum):
 
     NEW = "new"
     RUNNING = "running"
-    # The last commit is decided but not yet stored.
+    # The last commit is decided but not yet stored, or the last one before nobody can go on.
     FINISHING = "finishing"
     # Stopped before its end; a new term may go on from what is stored.
     SUSPENDED = "suspended"

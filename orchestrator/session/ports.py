@@ -64,6 +64,14 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """How a session ends; ABORT for one given up."""
+
+    reason: FinishReason
+    matched_stop: str | int | GivenUp | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A reader's call for a session; `number` grows with each call.
 
@@ -191,10 +199,12 @@ class SessionKeeper(Protocol):
         token_ids: Sequence[int],
         record: bytes = b"",
         verifier: str = "",
+        end: End | None = None,
     ) -> Awaitable[int]:
         """Append one round's tokens after output[:base_len]; the length right after it.
 
-        `verifier`: the worker that has the text now.
+        `verifier`: the worker that has the text now. `end`: this round is the last, and the
+        session ends with it, both or neither.
 
         `round` grows within a term. A repeated round with equal content changes
         nothing; with other content it raises StoreError.

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from orchestrator.core.events import Commit
-from orchestrator.session.ports import GivenUp, Memory, NewSession, SessionKeeper, SessionKey
+from orchestrator.core.events import Commit, Ending
+from orchestrator.session.ports import End, GivenUp, Memory, NewSession, SessionKeeper, SessionKey
 from orchestrator.session.round_records import dump_round
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
@@ -48,8 +48,8 @@ class RecordWriter:
         self._refused(error)
 
     def persist(self, commit: Commit) -> None:
-        """Hand a commit over, and the end with it; `on_persisted` or `on_refused` follows."""
-        record, ending = commit.record, commit.ending
+        """Hand a commit over, and the end in it; `on_persisted` or `on_refused` follows."""
+        record = commit.record
         self._committed += commit.token_ids
         self._round, self._round_base = record.round, commit.base_len
         stored: Awaitable[object] = self._store.commit(
@@ -60,13 +60,8 @@ class RecordWriter:
             commit.token_ids,
             dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
             record.verifier,
+            _end(commit.ending),
         )
-        if ending is not None:
-            matched = ending.matched_text or ending.matched_token
-            length = commit.base_len + len(commit.token_ids)
-            # The one writer keeps the order: this resolves after the commit.
-            asyncio.ensure_future(stored).add_done_callback(_look)
-            stored = self._store.finish(self._key, self._term, length, ending.reason, matched)
         future = asyncio.ensure_future(stored)
         future.add_done_callback(lambda done: self._on_stored(record.round, done))
 
@@ -109,6 +104,12 @@ class RecordWriter:
         """The session is over here; may be repeated."""
         self._refused = _ignore
         self._store.release(self._key, self._term)
+
+
+def _end(ending: Ending | None) -> End | None:
+    if ending is None:
+        return None
+    return End(ending.reason, ending.matched_text or ending.matched_token)
 
 
 def _ignore(_error: PacelineError) -> None:

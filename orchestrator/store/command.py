@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
+from redis import exceptions
 
 from orchestrator.store.scripts import script
 from services.contract.errors import DataLoss, PacelineError, StoreError
-from services.runtime.redis_client import is_away
+from services.runtime.redis_client import is_away, kind_of
 
 Arg = bytes | str | int
 Reply = list[Any]
@@ -89,6 +90,8 @@ def _store_error(error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
     if is_away(error):
-        return StoreError(f"the session store does not answer: {type(error).__name__}")
+        refuses = isinstance(error, exceptions.ResponseError)
+        why = "takes no writes for now" if refuses else "does not answer"
+        return StoreError(f"the session store {why}: {kind_of(error)}")
     # A refusal may quote the command, so only its first word goes further.
     return StoreError(f"the session store refused: {type(error).__name__}")

@@ -27,6 +27,8 @@ from orchestrator.store.server_identity import ServerIdentity
 from services.runtime.redis_client import FAULTS, Client, TooFewReplicas
 from services.runtime.redis_cluster import RedisCluster
 
+SLOWEST_BYTES = 1 << 20
+"""Bytes that a wire carries in a second at least: what is longer may take longer."""
 REPLICA_WAIT_MS = 1000
 """For how long one pipeline waits for replicas; less than a connection may be silent."""
 _FENCE_MS = 1000
@@ -226,21 +228,19 @@ async def exchange(
     before, each = (_ASKING, 2) if asking else (b"", 1)
     fence = _fence(calls[0], options.replicas, before) if options.replicas else []
     try:
-        async with asyncio.timeout(connection.socket_timeout):
-            await connection.connect()
-            await identity.meet(connection)
-            await connection.send_packed_command(
-                b"".join([*(before + packed for packed in pipeline), *fence])
-            )
-            replies = [await _reply(connection) for _ in range(each * len(pipeline))][
-                each - 1 :: each
-            ]
-            if fence:
-                _check_copies([await _reply(connection) for _ in range(each + 1)], options.replicas)
-            if any(map(tells_loss, replies)):
-                # A failover need not break the connection.
-                await identity.ask(connection)
-            return replies
+        # Each step has its own limit: a server may be far, and a new connection asks it often.
+        await connection.connect()
+        await identity.meet(connection)
+        sent = b"".join([*(before + packed for packed in pipeline), *fence])
+        async with asyncio.timeout(connection.socket_timeout + len(sent) / SLOWEST_BYTES):
+            await connection.send_packed_command(sent)
+        replies = (await _replies(connection, each * len(pipeline)))[each - 1 :: each]
+        if fence:
+            _check_copies(await _replies(connection, each + 1), options.replicas)
+        if any(map(tells_loss, replies)):
+            # A failover need not break the connection.
+            await identity.ask(connection)
+        return replies
     except TooFewReplicas:
         raise
     except BaseException:
@@ -288,10 +288,15 @@ def _final(error: exceptions.ResponseError) -> bool:
     return isinstance(error, exceptions.NoPermissionError) or "unknown command" in str(error)
 
 
+async def _replies(connection: Any, count: int) -> list[Any]:
+    """The next replies, in the time of one step."""
+    async with asyncio.timeout(connection.socket_timeout):
+        return [await _reply(connection) for _ in range(count)]
+
+
 async def _reply(connection: Any) -> Any:
     """The next reply; a refusal is one, too."""
     try:
-        # The whole batch has one time limit.
         return await connection.read_response(timeout=math.inf)
     except exceptions.ResponseError as error:
         return error

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from orchestrator.session.ports import GivenUp, Holder, SessionKey
+from orchestrator.session.ports import End, GivenUp, Holder, SessionKey
 from services.contract.types import FinishReason
 
 _T = TypeVar("_T")
@@ -30,6 +30,7 @@ class NullStore:
         token_ids: Sequence[int],
         record: bytes = b"",  # noqa: ARG002
         verifier: str = "",  # noqa: ARG002
+        end: End | None = None,  # noqa: ARG002
     ) -> Awaitable[int]:
         """The length after these tokens."""
         return _done(base_len + len(token_ids))

@@ -13,6 +13,7 @@ from redis import exceptions
 from orchestrator.session.ports import (
     Call,
     Created,
+    End,
     GivenUp,
     Holder,
     NewSession,
@@ -194,30 +195,24 @@ class RedisSessionStore:
         token_ids: Sequence[int],
         record: bytes = b"",
         verifier: str = "",
+        end: End | None = None,
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
-        held = self._leases.get(key, term)
-        if held is not None and self._options.relaxed:
-            args = (term, round, base_len, token_ids, record, verifier)
-            self._background.write(held, lambda: self._commit(key, held, *args))
-            return held.written(base_len + len(token_ids))
-        return self._commit(key, held, term, round, base_len, token_ids, record, verifier)
+        held, options = self._leases.get(key, term), self._options
+        packed, owner = codec.pack(token_ids), held.owner if held else ""
+        args: tuple[Arg, ...] = (term, round, base_len, packed, record)
+        args += (options.rounds_kept, owner, verifier, *self._encoded_end(end))
+        if held is None or not options.relaxed:
+            return self._call("commit", key, args, _number, held)
+        write = self._background.write if end is None else self._background.end
+        write(held, lambda: self._call("commit", key, args, _number, held))
+        return held.written(base_len + len(token_ids))
 
-    def _commit(
-        self,
-        key: SessionKey,
-        held: Lease | None,
-        term: int,
-        round: int,
-        base_len: int,
-        token_ids: Sequence[int],
-        record: bytes,
-        verifier: str,
-    ) -> asyncio.Future[int]:
-        packed, kept = codec.pack(token_ids), self._options.rounds_kept
-        owner = held.owner if held else ""
-        args = (term, round, base_len, packed, record, kept, owner, verifier)
-        return self._call("commit", key, args, _number, held)
+    def _encoded_end(self, end: End | None) -> tuple[Arg, ...]:
+        if end is None:
+            return ("", "", 0)
+        stop = codec.encode_stop(end.matched_stop)
+        return (end.reason.name.lower(), stop, self._options.finished_ttl_ms)
 
     def finish(
         self,
@@ -228,9 +223,8 @@ class RedisSessionStore:
         matched_stop: str | int | GivenUp | None = None,
     ) -> Awaitable[None]:
         """See `SessionStore.finish`."""
-        held, ttl_ms = self._leases.get(key, term), self._options.finished_ttl_ms
-        stop, owner = codec.encode_stop(matched_stop), held.owner if held else ""
-        args = (term, committed_len, reason.name.lower(), stop, ttl_ms, owner)
+        held, end = self._leases.get(key, term), End(reason, matched_stop)
+        args = (term, committed_len, *self._encoded_end(end), held.owner if held else "")
         if held is None or not self._options.relaxed:
             return self._call("finish", key, args, nothing, held)
         self._background.end(held, lambda: self._call("finish", key, args, nothing, held))

@@ -8,9 +8,13 @@ from weakref import WeakSet
 
 from redis import exceptions
 
+from orchestrator.store.command import pack
+from services.runtime.redis_client import is_away
+
 log = logging.getLogger(__name__)
 
 _NO_REPLICATION = "0" * 40
+_WHO = pack("INFO", "server") + pack("INFO", "replication")
 
 
 class Identity(NamedTuple):
@@ -65,9 +69,9 @@ class ServerIdentity:
 
     async def ask(self, connection: Any) -> None:
         """Ask who answers now. A server that does not say never shows a loss."""
-        identity = parse_identity(
-            await _info(connection, b"server"), await _info(connection, b"replication")
-        )
+        # Together: a server that is far away is asked once.
+        await connection.send_packed_command(_WHO)
+        identity = parse_identity(await _info(connection), await _info(connection))
         if identity is None:
             return
         if self._known is not None and shows_loss(self._known, identity):
@@ -79,11 +83,12 @@ class ServerIdentity:
         self._asked.discard(connection)
 
 
-async def _info(connection: Any, section: bytes) -> bytes:
-    await connection.send_command(b"INFO", section)
+async def _info(connection: Any) -> bytes:
     try:
         answer = await connection.read_response(disable_decoding=True)
-    except exceptions.ResponseError:
+    except exceptions.ResponseError as error:
+        if is_away(error):
+            raise
         # The user may not ask, or the server knows no INFO.
         return b""
     return answer if isinstance(answer, bytes) else b""

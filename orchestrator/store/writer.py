@@ -2,7 +2,9 @@
 
 Calls made while a pipeline is under way leave together in the next one. Every
 script may be repeated, so after a fault the writer resends from the first call
-that got no final answer, in the same order, until the calls' patience ends.
+that got no final answer, in the same order, until the calls' patience ends. What
+was too much at once, for the wire or the server, would be so again: after a timeout half as
+many calls leave together, and then slowly more.
 
 A call that is refused because the server lost what it had acknowledged may be mended:
 another call puts the session back, and the calls of that session go out once more.
@@ -23,7 +25,7 @@ from orchestrator.store.command import Call, tells_loss, tells_torn
 from orchestrator.store.delivery import Delivery
 from services.contract.errors import StoreError
 from services.runtime.outage import Outage
-from services.runtime.redis_client import is_away, login_refused
+from services.runtime.redis_client import is_away, kind_of, login_refused
 from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 # The server is there; the next attempt is another one.
 _ELSEWHERE = (exceptions.NoScriptError, exceptions.AskError)
+_TOO_MUCH = (TimeoutError, exceptions.TimeoutError, exceptions.OutOfMemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._at_once = self._options.max_batch
 
     def start(self) -> None:
         """Start sending."""
@@ -129,18 +133,28 @@ class Writer:
         pause = _FIRST_PAUSE_S
         try:
             while calls:
-                before = len(calls)
-                calls, fault = await self._attempt(calls)
-                if calls and fault is not None:
+                sent, rest = calls[: self._at_once], calls[self._at_once :]
+                left, fault = await self._attempt(sent)
+                calls = left + rest
+                self._adapt(len(sent), fault)
+                if fault is None or len(left) < len(sent):
+                    pause = _FIRST_PAUSE_S
+                if fault is not None:
                     self.outage.begin()
-                    if len(calls) < before:
-                        pause = _FIRST_PAUSE_S
                     calls = await self._recover(calls, fault, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
             self.outage.end()
             # Only a close in the middle leaves any.
             self._fail(calls, StoreError("the session store was closed"))
+
+    def _adapt(self, sent: int, fault: Exception | None) -> None:
+        """How many calls leave together from now on."""
+        if isinstance(fault, _TOO_MUCH):
+            self._at_once = max(1, sent // 2)
+        elif fault is None:
+            more = max(1, self._at_once // 8)
+            self._at_once = min(self._at_once + more, self._options.max_batch)
 
     async def _attempt(self, calls: list[Call]) -> tuple[list[Call], Exception | None]:
         """Send the calls; those still without a final answer, and why."""
@@ -175,7 +189,7 @@ class Writer:
         """Make the next attempt likelier to work; drop the calls out of patience."""
         elsewhere = isinstance(fault, _ELSEWHERE)
         if pause == _FIRST_PAUSE_S and not elsewhere:
-            log.warning("session store: %s; %d calls wait", type(fault).__name__, len(calls))
+            log.warning("session store: %s; %d calls wait", kind_of(fault), len(calls))
         if pause > _FIRST_PAUSE_S or not elsewhere:
             await asyncio.sleep(pause)
         try:

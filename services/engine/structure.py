@@ -207,9 +207,8 @@ class Matcher:
     """One output and what may follow it; `extend` and `rewind` move it for good.
 
     An output is free text up to its marker, then what the format allows, then the end. Behind
-    the end-of-text token anything is allowed: nobody reads on there. A `lenient` one allows
-    everything, too, where the format cannot be followed any further; others raise
-    StructureError there.
+    the end-of-text token anything is allowed: nobody reads on there. Where the format cannot be
+    followed any further, a `lenient` one allows everything, and others allow nothing.
     """
 
     def __init__(
@@ -231,6 +230,8 @@ class Matcher:
         """How many tokens the matcher took."""
         self._behind = 0
         """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
+        self.stuck = False
+        """Whether the format cannot be followed any further, so that nothing is allowed."""
 
     @property
     def length(self) -> int:
@@ -245,14 +246,17 @@ class Matcher:
             del self._output[length:]
 
     def extend(self, tokens: Sequence[int]) -> bool:
-        """More output; False, and nothing is changed, where the format does not allow it."""
+        """More output; False, and nothing is changed, where the format does not allow it.
+
+        A format that cannot be followed any further takes all.
+        """
         if list(tokens) == self._path:
             self._output += self._path
             self._path = []
             return True
         self._walk(())
         taken = self._take(tokens)
-        if taken < len(tokens):
+        if taken < len(tokens) and not self.stuck:
             self._back(taken)
             return False
         self._output += tokens
@@ -264,10 +268,12 @@ class Matcher:
         None = any: in free text, behind the end, and where the format does not allow `path`
         itself, so that no target gets there.
         """
-        if not self._walk(path) or self._behind or not self._free.complete:
-            return None
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if not self._followed():
+        formed = self._walk(path) and not self._behind and self._free.complete
+        bits = np.frombuffer(self._matcher.compute_bitmask() if formed else b"", dtype=np.uint8)
+        formed = formed and self._followed()
+        if self.stuck:
+            return np.zeros(self._width, dtype=np.bool_)
+        if not formed:
             return None
         return np.unpackbits(bits, count=self._width, bitorder="little").view(np.bool_)
 
@@ -305,6 +311,8 @@ class Matcher:
     def _form(self, tokens: Sequence[int]) -> int:
         taken = self._matcher.try_consume_tokens(list(tokens)) if tokens else 0
         self._formed += taken
+        if taken < len(tokens):
+            self._followed()
         return taken
 
     def _may_end(self) -> bool:
@@ -321,9 +329,6 @@ class Matcher:
 
     def _followed(self) -> bool:
         """Whether the format can be followed up to here."""
-        if not self._matcher.is_error():
-            return True
-        if self._lenient:
-            return False
-        # What the matcher says may quote the format, and this goes to logs.
-        raise StructureError("it cannot be followed any further")
+        broken = self._matcher.is_error()
+        self.stuck = self.stuck or (broken and not self._lenient)
+        return not broken

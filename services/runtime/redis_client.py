@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -34,13 +35,14 @@ from services.runtime.serving.reloading import Reloading
 DEFAULT_PREFIX = "paceline:"
 Client = Redis | RedisCluster
 
-# The server cannot serve for now: a restart, a failover, a network fault. Try again.
+# The server cannot serve for now: a restart, a failover, a network fault, a full memory. Try again.
 AWAY = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
+    exceptions.OutOfMemoryError,
     exceptions.RedisClusterException,
     OSError,
 )
@@ -48,8 +50,11 @@ AWAY = (
 # is not known as lost to redis-py until the next command is written to it.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, RuntimeError)
 _UVLOOP_CLOSED = "the handler is closed"
-# What redis-py has no class for: fewer replicas than `min-replicas-to-write`.
-_AWAY_CODES = ("NOREPLICAS",)
+# A server that is there and refuses for a while; by code, as redis-py has a class for some alone,
+# and as older servers wrap what a script was refused: "Error running script …: -OOM command …".
+_FOR_NOW = re.compile(
+    r"(?:^|\s-)(OOM|MISCONF|BUSY|LOADING|READONLY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\s"
+)
 # Trying again will not help, although redis-py counts these as connection errors.
 _REFUSED_LOGIN = (
     exceptions.AuthenticationError,
@@ -170,6 +175,8 @@ def start_error(url: str, error: Exception) -> StartError:
         why = "is no cluster: write redis://"
     elif login_refused(error) or isinstance(error, exceptions.NoPermissionError):
         why = f"refused the login or a command: {error}"
+    elif isinstance(error, exceptions.ResponseError) and is_away(error):
+        why = f"takes no writes for now: {kind_of(error)} {error}"
     elif is_away(error):
         why = f"does not answer: {error}"
     else:
@@ -178,12 +185,20 @@ def start_error(url: str, error: Exception) -> StartError:
 
 
 def is_away(error: object) -> bool:
-    """Whether waiting may help: the server is away and did not refuse."""
+    """Whether waiting may help: the server is away, or refuses for a while."""
     if type(error) is RuntimeError:
         return _UVLOOP_CLOSED in str(error)
     if type(error) is exceptions.ResponseError:
-        return str(error).startswith(_AWAY_CODES)
+        return _FOR_NOW.search(str(error)) is not None
     return isinstance(error, AWAY) and not login_refused(error)
+
+
+def kind_of(error: Exception) -> str:
+    """In a word what is wrong: the server's code where it is there and refuses for a while."""
+    code = getattr(error, "status_code", None) or ""
+    if type(error) is exceptions.ResponseError and (found := _FOR_NOW.search(str(error))):
+        code = found[1]
+    return code if is_away(error) and code != "ERR" and code else type(error).__name__
 
 
 def login_refused(error: object) -> bool:

@@ -453,7 +453,8 @@ class VerifierCore:
             state = self._spared(partial(after, session, block, decision))
             self._spared(partial(session.keep_path, task, decision.path))
             session.commit(task, decision.path, decision.final_token, leaf, state)
-            session.lend(block.ahead if decision.all_accepted else None)
+            followed = decision.all_accepted and decision.final_token is not None
+            session.lend(block.ahead if followed else None)
         except Exception as error:
             self._fail_session(session, error)
             return

@@ -4,6 +4,9 @@ GREEDY and COUPLED walk the target's own choices, asked for only at the rows
 that are reached. STANDARD and BLOCK compare the laws of target and draft; what
 they leave is a law, from which the token after the accepted ones is drawn with
 a number of the block's own.
+
+Where no token can follow the accepted ones, they are emitted alone: they may end the text, which
+plain decoding then never goes beyond. If they do not, the next block says so.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from services.engine.sampling import (
     forbids_all,
     log_law,
 )
+from services.engine.structure import StructureError
 from services.verifier.rules import Outcome, Proposed, Walk, judge, walk_rows
 from services.verifier.session import VerifySession
 from services.verifier.trees import depths, paths
@@ -47,7 +51,7 @@ class NothingAllowed(Exception):
         )
 
 
-Unlawful = BrokenLaw | NothingAllowed
+Unlawful = BrokenLaw | NothingAllowed | StructureError
 """Why there is no token to choose."""
 
 
@@ -67,7 +71,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The accepted nodes of a block and the token after them, None where none is emitted."""
+    """The accepted nodes of a block and the token after them, None where none is emitted.
+
+    There are nodes then, or a block that was accepted whole, without a bonus.
+    """
 
     path: tuple[int, ...]
     final_token: int | None
@@ -128,9 +135,10 @@ def _decide_exactly(judged: Sequence[Judged], rounding: float) -> list[Decision 
 
 def _exact(block: Judged, walked: Walk, close: Collection[int]) -> Decision | Unlawful:
     """`close`: the rows of near-ties; one whose token is not emitted counts when it is again."""
-    if walked.final_token == NO_CHOICE:
-        return _why_none(block, walked.path)
     emits = block.task.always_emits or not walked.all_accepted
+    emits = emits and walked.final_token != NO_CHOICE
+    if not emits and not walked.path:
+        return _why_none(block)
     token = walked.final_token if emits else None
     decision = Decision(walked.path, token, walked.all_accepted)
     near = len(close) if emits else len(set(close) - {decision.leaf_row})
@@ -173,14 +181,17 @@ def _rejection(block: Judged, outcome: Outcome) -> Decision | Unlawful:
     token = None
     if block.task.always_emits or not outcome.all_accepted:
         number = _uniforms(block)(*outcome.final, 0)
-        [token] = draw(outcome.law[None], [number])
-        if token == NO_CHOICE:
-            return _why_none(block, outcome.path)
+        [drawn] = draw(outcome.law[None], [number])
+        if drawn == NO_CHOICE and not outcome.path:
+            return _why_none(block)
+        token = None if drawn == NO_CHOICE else drawn
     return Decision(outcome.path, token, outcome.all_accepted, outcome.bad_q_rows)
 
 
-def _why_none(block: Judged, path: Sequence[int]) -> Unlawful:
-    """Why no token can follow the accepted nodes: the model, or what the session asks for."""
-    row = path[-1] + 1 if path else 0
-    context = row_contexts(block.session, block.task)[row]
-    return NothingAllowed() if forbids_all(block.logits[row], context) else BrokenLaw()
+def _why_none(block: Judged) -> Unlawful:
+    """Why no token can follow the text: the model, or what the session asks for."""
+    context = row_contexts(block.session, block.task)[0]
+    if context.matcher is not None and context.matcher.stuck:
+        # What the matcher says may quote the format, and this goes to logs.
+        return StructureError("it cannot be followed any further")
+    return NothingAllowed() if forbids_all(block.logits[0], context) else BrokenLaw()

@@ -107,6 +107,13 @@ async def store_stalled(scene: Scene, kind: str) -> None:
     _server(scene).send(signal.SIGCONT)
 
 
+async def store_full(scene: Scene, kind: str) -> None:
+    """It is there, and refuses every write for a moment."""
+    scene.strike(kind, scene.running)
+    with _server(scene).full():
+        await asyncio.sleep(0.3)
+
+
 def _server(scene: Scene) -> OneServer:
     assert isinstance(scene.cluster.store, OneServer)
     return scene.cluster.store
@@ -258,6 +265,7 @@ OF_ONE_SERVER: dict[str, Act] = {
     "store SIGTERM": store_restarted,
     "store SIGKILL": store_crashed,
     "store SIGSTOP": store_stalled,
+    "store full": store_full,
     **_of_wire(Store.role, "store"),
 }
 OF_MASTERS: dict[str, Act] = {

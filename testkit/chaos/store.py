@@ -123,6 +123,19 @@ class OneServer(Store):
         if (pid := self._server.pid) is not None:
             os.kill(pid, number)
 
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """No memory is left for writes meanwhile."""
+        self._allow(1)
+        try:
+            yield
+        finally:
+            self._allow(0)
+
+    def _allow(self, most_bytes: int) -> None:
+        for client in self._clients():
+            client.config_set("maxmemory", most_bytes)
+
     def heal(self) -> None:
         """Make the wire to it a good one again."""
         self.proxy.heal()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.session.ports import Memory, NewSession, SessionKey, StoredSession
+from orchestrator.session.ports import End, Memory, NewSession, SessionKey, StoredSession
 from orchestrator.store import RedisSessionStore
 from services.contract.errors import PacelineError
 from tests.contracts.backends import KEY, NEW
@@ -46,11 +46,11 @@ class Owner:
         store.hold(key, owner.term, owner)
         return owner
 
-    def write(self, *tokens: int) -> asyncio.Future[int]:
+    def write(self, *tokens: int, end: End | None = None) -> asyncio.Future[int]:
         """Hand a commit over, in the order of calls."""
         self.base, self.round = len(self.text), self.round + 1
         self.text += tokens
-        made = self.store.commit(self.key, self.term, self.round, self.base, tokens)
+        made = self.store.commit(self.key, self.term, self.round, self.base, tokens, end=end)
         return asyncio.ensure_future(made)
 
     def memory(self) -> Memory:

@@ -213,6 +213,19 @@ def test_what_fails_for_good_is_told_apart_from_a_refusal(for_good, reason):
     assert made.performed(Suspend) == [Suspend(reason, "why")]
 
 
+def test_what_nobody_can_go_on_with_ends_behind_its_last_token():
+    made = Machine(VerifyMode.GREEDY).serve().draft(1, 2).answer(1, 2, accepted=2, whole=True)
+    assert made.state.verifier is not None
+    worker, epoch = made.state.verifier.worker, made.state.verifier.epoch
+    lost = WorkerLost(1.0, Role.VERIFIER, worker, "why", fatal=True, epoch=epoch, for_good=True)
+    made.feed(lost)
+    assert made.state.in_flight == ()
+    assert not made.performed(Suspend), "its last tokens are not stored yet"
+    made.feed(events.Persisted(1.0, made.state.unpersisted[-1].record.round))
+    assert [type(action) for action in made.actions[-2:]] == [events.Emit, Suspend]
+    assert made.performed(Suspend) == [Suspend(SuspendReason.IMPOSSIBLE, "why")]
+
+
 # --- silent -------------------------------------------------------------------------
 
 

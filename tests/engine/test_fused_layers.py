@@ -229,8 +229,8 @@ def test_products_of_any_kind_run_through_fused_layers(arch: str) -> None:
 # --- the self-check --------------------------------------------------------------
 
 
-def turned_back(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return rotated(heads, cos, -sin)
+def turned_back(turn: Any, turned: Tensor, heads: Tensor) -> None:
+    into(turn._replace(sin=-turn.sin), turned, heads)
 
 
 def not_normalized(norm: Any, rows: Tensor) -> Tensor:
@@ -241,8 +241,12 @@ def failing(*_: Any) -> Tensor:
     raise AttributeError("another transformers")
 
 
-rotated = fused_layers._rotated
-MUTANTS = [("_rotated", turned_back), ("_Norm.__call__", not_normalized), ("_rotated", failing)]
+into = fused_layers._Turn.into
+MUTANTS = [
+    ("_Turn.into", turned_back),
+    ("_Norm.__call__", not_normalized),
+    ("_Turn.into", failing),
+]
 
 
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=lambda one: getattr(one, "__name__", one))
@@ -265,7 +269,7 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
 def test_wrong_layers_with_rounded_weights_give_way_too(monkeypatch, caplog, arch: str) -> None:
     if not number_formats.cpu().int8:
         pytest.skip("this CPU has no such kernels")
-    monkeypatch.setattr(fused_layers, "_rotated", turned_back)
+    monkeypatch.setattr(fused_layers._Turn, "into", turned_back)
     with caplog.at_level(logging.WARNING):
         engine = engine_with(model_of(arch), dtype="int8")
     assert fused_of(engine) == [False, False]
@@ -286,7 +290,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(monkeypatch, arch) -> None
 
 
 def test_a_model_that_neither_kind_of_layer_fits_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
+    monkeypatch.setattr("services.engine.native.layout.Layout._paged", failing)
     with pytest.raises(StartError, match="another transformers"):
         engine_with(model_of("llama"))
 

@@ -46,6 +46,14 @@ async def test_a_store_that_stands_still_is_a_pause_and_no_token_leaves_meanwhil
         site.cluster.store.send(signal.SIGCONT)
 
 
+async def test_a_store_that_is_full_for_a_moment_is_a_pause(site: Site):
+    async with site.streams():
+        for _ in range(3):
+            with site.cluster.store.full():
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)
+
+
 async def test_connections_to_the_store_that_are_cut_are_made_again(site: Site):
     async with site.streams():
         assert site.cluster.store.proxy.cut() > 0

@@ -61,6 +61,20 @@ async def test_a_redis_that_restarts_empty_is_only_a_pause():
         assert (await door.resume("s", 7).end()).tokens == reading.tokens[7:]
 
 
+async def test_a_redis_that_is_full_now_and_then_is_only_a_pause():
+    async with one(QUICK) as (running, door):
+        client = open_client(running.redis.url)
+        readings = [door.generate(f"s-{length}", length) for length in range(4, 20)]
+        while not all(reading.status for reading in readings):
+            for most, seconds in ((1, 0.03), (0, 0.15)):
+                await client.config_set("maxmemory", most)
+                await asyncio.sleep(seconds)
+        await client.aclose()
+        assert {reading.status for reading in readings} == {OK}
+        for length, reading in enumerate(readings, 4):
+            assert reading.tokens == plain(PROMPT, length)
+
+
 async def test_a_session_that_nobody_works_on_is_gone_with_an_empty_redis():
     async with one(QUICK) as (running, door):
         await door.generate("s", 5).end()

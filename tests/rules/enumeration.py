@@ -122,7 +122,8 @@ class Round:
                 if outcome.all_accepted and case.tail:
                     chained.append(Case(case.weight, text, case.tail))
                     continue
-                for token, mass in enumerate(self.final_law(case, outcome).tolist()):
+                law = self.world.written(self.final_law(case, outcome))
+                for token, mass in enumerate(law.tolist()):
                     emitted[(*text, token)] += case.weight * mass
             judged = self.judged(chained, self.sizes[number : number + 1])
             number += 1
@@ -163,7 +164,7 @@ def continued(world: World, emitted: Mapping[Text, float], length: int) -> Law:
         if len(text) >= length:
             law[text[:length]] += weight
         else:
-            next_token = enumerate(world.target(text).tolist())
+            next_token = enumerate(world.written(world.target(text)).tolist())
             grown = {(*text, token): weight * mass for token, mass in next_token}
             law += continued(world, grown, length)
     return law

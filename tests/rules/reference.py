@@ -94,13 +94,16 @@ def yes_or_no(key: tuple[Stream, int, int], chance: float) -> tuple[Decision, De
 
 def own_samples(row: int, p: Law) -> list[Decision]:
     """Every token that the target itself may draw at a row."""
-    edges = [0.0, *np.cumsum(p).tolist()]
     key = Stream.BONUS, row, 0
+    if np.isnan(p).any():
+        return [Decision(key, 0.0, 1.0, 0.5)]
+    edges = [0.0, *np.cumsum(p).tolist()]
     return [Decision(key, *edges[token : token + 2], 0.5) for token in range(len(p))]
 
 
-def q_rows(tree: DraftTree, vocab: int) -> dict[int, Law]:
-    """The usable rows of q by row of the block."""
+def q_rows(tree: DraftTree, p: Sequence[Law]) -> dict[int, Law]:
+    """The usable rows of q by row of the block: none where the target has no law."""
+    vocab = len(p[0])
     parents = tree.parents or range(-1, len(tree) - 1)
     found = {}
     inner = sorted({parent + 1 for parent in parents})
@@ -109,6 +112,7 @@ def q_rows(tree: DraftTree, vocab: int) -> dict[int, Law]:
         drawn = [tree.token_ids[i] for i, parent in enumerate(parents) if parent + 1 == row]
         mass = dict(zip(law.token_ids, law.probabilities, strict=True))
         lawful = abs(sum(mass.values()) - 1) <= 1e-4 and max(mass) < vocab
+        lawful = lawful and not np.isnan(p[row]).any()
         if lawful and all(mass.get(token, 0) > 0 for token in drawn):
             found[row] = dense(law, vocab)
     return found
@@ -117,7 +121,7 @@ def q_rows(tree: DraftTree, vocab: int) -> dict[int, Law]:
 def chain_branches(
     tree: DraftTree, p: Sequence[Law], mode: VerifyMode
 ) -> Iterator[tuple[Decision, ...]]:
-    usable = q_rows(tree, len(p[0]))
+    usable = q_rows(tree, p)
     prefix = next(row for row in range(len(tree) + 1) if row not in usable)
     q, x = [usable[row] for row in range(prefix)], tree.token_ids[:prefix]
     rule = block_thresholds if mode is VerifyMode.BLOCK else standard_thresholds
@@ -134,7 +138,7 @@ def tree_branches(
 ) -> Iterator[tuple[Decision, ...]]:
     """Only the rows that a walk reaches decide anything."""
     nodes = [node for node, parent in enumerate(tree.parents or ()) if parent + 1 == row]
-    q = q_rows(tree, len(p[0])) if sampled else {}
+    q = q_rows(tree, p) if sampled else {}
     if not nodes:
         yield ()
     elif row in q:

@@ -222,7 +222,7 @@ def test_a_chain_given_with_parents_is_a_chain():
 @both_rules
 def test_a_target_without_a_law_gives_none(mode):
     lost = np.full_like(P, np.nan)
-    sampled = proposed(sampled_chain(Q, (0, 0, 2)), lost, ALWAYS, mode)
+    sampled = proposed(sampled_chain(Q, (0, 0, 2)), lost, ALWAYS, mode, own=(0.5,))
     unsampled = proposed(DraftTree((0,)), lost[:2], ALWAYS, mode, own=(0.5,))
     empty = proposed(DraftTree(), lost[:1], (), mode)
     for outcome in judge([sampled, unsampled, empty]):

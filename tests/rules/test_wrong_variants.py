@@ -120,7 +120,7 @@ def by_the_paper(blocks):
     outcomes = []
     for each in blocks:
         p, x = each.log_p.exp().numpy(), each.tree.token_ids
-        usable = reference.q_rows(each.tree, p.shape[-1])
+        usable = reference.q_rows(each.tree, p)
         u = [each.uniform(Stream.ACCEPT, row, 0) for row in range(len(x))]
         count = reference.standard_accepted(reference.standard_thresholds(p, usable, x), u)
         whole = count == len(x)
@@ -130,9 +130,10 @@ def by_the_paper(blocks):
     return outcomes
 
 
-def as_sent(tree, vocab):
+def as_sent(tree, p):
     return {
-        row: np.bincount(law.token_ids, law.probabilities, vocab) for row, law in enumerate(tree.q)
+        row: np.bincount(law.token_ids, law.probabilities, len(p[0]))
+        for row, law in enumerate(tree.q)
     }
 
 

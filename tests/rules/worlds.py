@@ -28,12 +28,38 @@ class World:
         self.draft = cache(lambda text: self._law([seed, 1, *text], holes))
         self.log_p = cache(lambda text: torch.from_numpy(self.target(text)).log())
 
+    def written(self, law: Law) -> Law:
+        """The law of what is written where the target has this one."""
+        return law
+
     def _law(self, seed: Sequence[int], holes: bool) -> Law:
         rng = np.random.default_rng([len(seed), *seed])
         law = rng.dirichlet([0.9] * self.vocab)
         if holes and rng.random() < 0.5:
             law[rng.integers(self.vocab)] = 0.0
         return law / law.sum()
+
+
+class DyingWorld(World):
+    """A world whose target has no law behind some texts, where its text ends with `END`.
+
+    No law gives that token; drafts go on behind such texts.
+    """
+
+    END = 3
+
+    def __init__(self, seed: int, dead: Callable[[Text], bool]) -> None:
+        super().__init__(seed, vocab=4)
+        alive = self.target
+        self.target = cache(lambda text: np.full(4, np.nan) if dead(text) else alive(text))
+
+    def _law(self, seed: Sequence[int], holes: bool) -> Law:
+        rng = np.random.default_rng([len(seed), *seed])
+        return np.array([*rng.dirichlet([0.9] * self.END), 0.0])
+
+    def written(self, law: Law) -> Law:
+        """The law of what is written: the end where there is none."""
+        return np.eye(4)[self.END] if np.isnan(law).any() else law
 
 
 def sparse(law: Law) -> SparseRow:

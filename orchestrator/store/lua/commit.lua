@@ -1,6 +1,8 @@
--- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept, owner, verifier
+-- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept, owner, verifier;
+-- of the last round also the end, as finish.lua has it: reason ('' = it goes on), matched stop, ttl_ms
 local term, round, base = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local packed, record, keep = ARGV[4], ARGV[5], ARGV[6]
+local reason, matched, ttl_ms = ARGV[9], ARGV[10], ARGV[11]
 local refused = refusal(term, ARGV[7])
 if refused then return refused end
 
@@ -12,11 +14,13 @@ if round <= last then
   -- A replay. What it says must be what is stored, unless that was dropped at an ephemeral end.
   local ended = stored[1] == 'finished'
   local dropped = ended and redis.call('EXISTS', text) == 0
-  local same = base + count <= length and (round < last or base == last_base)
+  local fits = base + count <= length and (reason == '' or base + count == length)
+  local same = fits and (round < last or base == last_base)
   if same and not dropped and count > 0 then
     same = redis.call('GETRANGE', text, base * 4, (base + count) * 4 - 1) == packed
   end
   if not same then return {'conflict', 'round ' .. round .. ' was committed with other content'} end
+  if reason ~= '' then return finish(reason, matched, ttl_ms) or {'ok', base + count} end
   if not ended then hold() end
   return {'ok', base + count}
 end
@@ -30,5 +34,5 @@ redis.call('XADD', rounds, 'MAXLEN', '~', keep, '*', 'term', term, 'round', ARGV
   'base_len', ARGV[3], 'tokens', integer(count), 'record', record)
 redis.call('HSET', meta, 'committed_len', integer(length + count), 'round', ARGV[2], 'round_base', ARGV[3],
   'verifier', ARGV[8])
-hold()
+if reason ~= '' then finish(reason, matched, ttl_ms) else hold() end
 return {'ok', length + count}

@@ -42,6 +42,18 @@ local function forget_if_ephemeral()
   end
 end
 
+-- The end of a session; may be repeated, but not changed. nil, or why it is refused.
+local function finish(reason, matched, ttl_ms)
+  local stored = redis.call('HMGET', meta, 'status', 'finish_reason')
+  if stored[1] == 'finished' then
+    if stored[2] ~= reason then return {'conflict', 'already finished with ' .. stored[2]} end
+    return
+  end
+  redis.call('HSET', meta, 'finish_reason', reason, 'matched_stop', matched)
+  forget_if_ephemeral()
+  let_go('finished', ttl_ms)
+end
+
 local function snapshot()
   return {'ok', redis.call('HGETALL', meta), redis.call('GET', text) or ''}
 end

@@ -63,11 +63,47 @@ class _Norm(NamedTuple):
         """What transformers' module has."""
         return cls(norm.weight, torch.tensor([norm.variance_epsilon]), 1 / len(norm.weight))
 
+    @classmethod
+    def of_heads(cls, attention: Any) -> _Norm:
+        """Of queries and keys [..., heads, d] as one."""
+        asked = (attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)
+        width = attention.head_dim
+        each = [cls.of(norm) for norm, own in asked for _ in range(own.out_features // width)]
+        weight, epsilon, share = zip(*each, strict=True)
+        return cls(torch.stack(weight), torch.stack(epsilon), share[0])
+
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows [..., d], rounded as transformers does."""
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
-        return (rows * scale).to(rows.dtype) * self.weight
+        return (rows * scale).to(rows.dtype).mul_(self.weight)
+
+
+class _Turn(NamedTuple):
+    """Rotary positions of a step's rows (Su et al., 2104.09864)."""
+
+    embeddings: tuple[Tensor, Tensor]
+    """As transformers has them, [1, n, d]."""
+    cos: Tensor
+    sin: Tensor
+    """[n, 1, d]; the first half of the sines is negative."""
+    half: int
+
+    @classmethod
+    def of(cls, embeddings: tuple[Tensor, Tensor], known: dict[int, Any]) -> _Turn:
+        """Made once for all layers that are given the same: see `Layout.once`."""
+        found: _Turn | None = known.get(id(embeddings))
+        if found is None:
+            cos, sin = (each[0][:, None] for each in embeddings)
+            low, high = sin.chunk(2, -1)
+            found = cls(embeddings, cos, torch.cat((-low, high), -1), low.shape[-1])
+            known[id(embeddings)] = found
+        return found
+
+    def into(self, turned: Tensor, heads: Tensor) -> None:
+        """Heads [n, heads, d], turned; the two may be one."""
+        other = heads.roll(self.half, -1).mul_(self.sin)
+        torch.addcmul(other, heads, self.cos, out=turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +118,8 @@ class _Parts:
     down: PackedLinear
     norms: tuple[_Norm, _Norm]
     """Before attention and before the MLP."""
-    head_norms: tuple[_Norm, _Norm] | None
-    """Of queries and of keys."""
+    head_norm: _Norm | None
+    """Of queries and keys."""
     kv_heads: int
 
     @classmethod
@@ -96,22 +132,17 @@ class _Parts:
         if qkv is None or gate_up is None or not all(isinstance(one, PackedLinear) for one in ends):
             return None
         norms = (_Norm.of(layer.input_layernorm), _Norm.of(layer.post_attention_layernorm))
-        by_head = hasattr(attention, "q_norm")
-        head_norms = (_Norm.of(attention.q_norm), _Norm.of(attention.k_norm)) if by_head else None
+        head_norm = _Norm.of_heads(attention) if hasattr(attention, "q_norm") else None
         kv_heads = attention.v_proj.out_features // attention.head_dim
-        return cls(attention, mlp, qkv, ends[0], gate_up, ends[1], norms, head_norms, kv_heads)
+        return cls(attention, mlp, qkv, ends[0], gate_up, ends[1], norms, head_norm, kv_heads)
 
-    def heads(self, rows: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys of rows [1, n, d], rotated, and values: [1, heads, n, head_dim]."""
-        count = self.kv_heads
-        every = self.qkv.forward(rows).view(1, rows.shape[1], -1, cos.shape[-1])
-        asking, values = every[:, :, :-count], every[:, :, -count:].transpose(1, 2)
-        if self.head_norms is not None:
-            of_queries, of_keys = self.head_norms
-            parts = (of_queries(asking[:, :, :-count]), of_keys(asking[:, :, -count:]))
-            asking = torch.cat(parts, dim=2)
-        rotated = _rotated(asking, cos, sin).transpose(1, 2)
-        return rotated[:, :-count], rotated[:, -count:], values
+    def heads(self, rows: Tensor, turn: _Turn) -> Tensor:
+        """Of rows [1, n, d] queries and keys, turned, and values: [n, heads, head_dim]."""
+        every = self.qkv.forward(rows).view(rows.shape[1], -1, turn.cos.shape[-1])
+        turned = every[:, : -self.kv_heads]
+        asking = turned if self.head_norm is None else self.head_norm(turned)
+        turn.into(turned, asking)
+        return every
 
     def fed_forward(self, stream: Tensor) -> Tensor:
         """The residual stream [1, n, d] after the MLP."""
@@ -134,11 +165,11 @@ class FusedLayer(nn.Module):
         if layout is None or not self._is_whole():
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[no-any-return]
         attention = parts.attention
-        heads = parts.heads(parts.norms[0](hidden_states), *kwargs["position_embeddings"])
+        turn = _Turn.of(kwargs["position_embeddings"], layout.once)
+        heads = parts.heads(parts.norms[0](hidden_states), turn)
         scoring = Scoring(attention.scaling, self.window(attention))
-        attended = layout.attend(attention.layer_idx, *heads, scoring)
-        joined = attended.reshape(1, hidden_states.shape[1], -1)
-        return parts.fed_forward(parts.out.plus(joined, hidden_states))
+        attended = layout.attend_heads(attention.layer_idx, heads, parts.kv_heads, scoring)
+        return parts.fed_forward(parts.out.plus(attended[None], hidden_states))
 
     def _is_whole(self) -> bool:
         """Whether no stand-in is in the place of a sub-layer."""
@@ -176,13 +207,3 @@ def _fused(stock: type[nn.Module]) -> type[nn.Module]:
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [1, n, heads, d] by the angles [1, n, d] of their positions (Su et al., 2104.09864)."""
-    rotated = heads * cos[:, :, None]
-    (low, high), (sine_low, sine_high) = heads.chunk(2, -1), sin[:, :, None].chunk(2, -1)
-    rotated_low, rotated_high = rotated.chunk(2, -1)
-    rotated_low.addcmul_(high, sine_low, value=-1)
-    rotated_high.addcmul_(low, sine_high)
-    return rotated

@@ -1,14 +1,14 @@
 """The drafter's rows of q: which of them can be used, and tensors of those that can.
 
 A row is usable if it is a law over distinct tokens of the target's vocabulary
-and could have drawn every child that claims to come from it. The true q is its
-probabilities over their sum, in float64.
+and could have drawn every child that claims to come from it, and if the target has a law
+there, too. The true q is its probabilities over their sum, in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -91,10 +91,20 @@ class Case:
 
 def read_blocks(blocks: Sequence[Proposed]) -> list[Case]:
     """Check the drafts of a batch."""
-    return [
-        Case(block, read_rows(block.tree, block.log_p.shape[-1]), number)
-        for number, block in enumerate(blocks)
-    ]
+    return [Case(block, _read_block(block), number) for number, block in enumerate(blocks)]
+
+
+def _read_block(block: Proposed) -> DraftRows:
+    """Nothing is judged by rejection where the target has no law, as nothing can follow there.
+
+    A chain up to there is a shorter block: where it ends depends on the text before alone.
+    """
+    read = read_rows(block.tree, block.log_p.shape[-1])
+    if not read.usable:
+        return read
+    lawless = block.log_p[:, 0].isnan().tolist()
+    usable = {row: own for row, own in read.usable.items() if not lawless[row]}
+    return replace(read, usable=usable)
 
 
 @dataclass(frozen=True, slots=True)
