@@ -86,7 +86,6 @@ def encode_session(
     """Name, value, … of the meta hash, but for what the script itself sets."""
     fields: dict[str, bytes | str | int] = {
         "version": RECORD_VERSION,
-        "request": session.request,
         "resolved": session.resolved,
         "target_fingerprint": session.target_fingerprint,
         "prompt": pack(session.prompt),
@@ -129,7 +128,6 @@ def decode_session(reply: list[Any]) -> StoredSession:
         status=decode_status(meta[b"status"]),
         term=_count(meta[b"term"], _MOST_TERMS),
         owner=meta[b"owner"].decode(),
-        request=meta.get(b"request", b""),
         resolved=meta.get(b"resolved", b""),
         digest=meta[b"digest"].decode(),
         target_fingerprint=meta[b"target_fingerprint"].decode(),
