@@ -132,7 +132,8 @@ class Inference:
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
         self.live = LiveSessions(
-            pool, target, recorder, options, self._admission, self._initial_states, clock
+            *(pool, target, recorder, options, self._admission, self._initial_states, clock),
+            on_costly=self._forms.blame,
         )
         self._scoring = Scoring(pool, options.limits)
 
@@ -148,7 +149,7 @@ class Inference:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         if spec.n > 1:
-            return await self._generate_together(request, spec, tenant, parent, call)
+            return await self._generate_together(spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
         if (live := self.live.get(key.name)) is not None:
             _require_equal(live, spec)
@@ -162,7 +163,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
-                record = self._record(request, spec)
+                record = self._record(spec)
                 created = await self._store.create(key, record, call)
                 if created.created:
                     driver = self.live.begin(
@@ -173,7 +174,6 @@ class Inference:
 
     async def _generate_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         tenant: Tenant,
         parent: str,
@@ -183,7 +183,7 @@ class Inference:
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self.live.get(SessionKey(tenant.name, spec.session).name)
         self._require_no_other([] if alone is None else [alone], spec)
-        begun = await self._begin_together(request, spec, keys, tenant, parent, call)
+        begun = await self._begin_together(spec, keys, tenant, parent, call)
         return together(
             [
                 self._read(live, Prefix())
@@ -195,7 +195,6 @@ class Inference:
 
     async def _begin_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         keys: list[SessionKey],
         tenant: Tenant,
@@ -213,13 +212,13 @@ class Inference:
             async with AsyncExitStack() as locks:
                 for key in keys:
                     await locks.enter_async_context(self._lock(key))
-                created = await self._create_together(request, spec, keys, call)
+                created = await self._create_together(spec, keys, call)
                 for key, (one, record, term) in created.items():
                     self.live.begin(key, one, record, term, parent, free.pop(), self._store)
         return created
 
     async def _create_together(
-        self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
+        self, spec: SessionSpec, keys: list[SessionKey], call: Call | None
     ) -> dict[SessionKey, _Created]:
         """Store those that do not exist, or none where an id is taken by other content."""
         created: dict[SessionKey, _Created] = {}
@@ -227,7 +226,7 @@ class Inference:
         async def create(key: SessionKey, one: SessionSpec) -> None:
             if (live := self.live.get(key.name)) is not None:
                 return _require_equal(live, one)
-            record = self._record(request, one)
+            record = self._record(one)
             found = await self._store.create(key, record, call)
             if found.created:
                 created[key] = _Created(one, record, found.term)
@@ -275,7 +274,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key, *parts)
             drivers = [
-                self.live.begin(own, one, self._record(request, one), 1, parent, place, NullStore())
+                self.live.begin(own, one, self._record(one), 1, parent, place, NullStore())
                 for (own, one), place in zip(parts.items(), free, strict=True)
             ]
         self._recorder.bind(drivers[0].name)
@@ -600,9 +599,8 @@ class Inference:
         vetted()
         return built
 
-    def _record(self, request: IncomingRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, spec: SessionSpec) -> NewSession:
         return NewSession(
-            request=request.encoded(),
             digest=spec.digest,
             prompt=spec.prompt,
             seed=spec.seed,
