@@ -118,6 +118,31 @@ def end_of_one_word(number: int) -> Attack:
     return _generate(number, prompt=text, truncate_prompt_tokens=64)
 
 
+def unknown_fields(number: int) -> Attack:
+    """Several completions of a short prompt, and megabytes that nobody knows."""
+    made = pb.SamplingParams(max_tokens=1)
+    asked = pb.GenerateRequest(prompt=f"attack {number}", sampling=made, n=4)
+    # Field 1023, of bytes; their length in a varint.
+    size = 7 * MIB
+    length = bytes(
+        (size >> shift & 127) | (128 if size >> shift + 7 else 0) for shift in (0, 7, 14, 21)
+    )
+    return Attack("Generate", asked.SerializeToString() + b"\xfa\x3f" + length + b"x" * size)
+
+
+def large_records(number: int) -> Attack:
+    """Several completions that are resolved to as much as can be."""
+    words = [f"{number} {i} ".ljust(128, "z") for i in range(128)]
+    made = pb.SamplingParams(
+        max_tokens=LONG_ANSWER,
+        bad_words=words,
+        stop=[word.ljust(256, "y") for word in words[:16]],
+        logit_bias=dict.fromkeys(range(250), 0.5),
+        allowed_token_ids=range(250),
+    )
+    return _generate(number, Manner.LEAVE, sampling=made, n=4)
+
+
 def one_word(number: int) -> Attack:
     """One word without an end: what merges of pairs like least."""
     return _generate(number, prompt=f"{number}" + "a" * (LONGEST_PROMPT - 16))
@@ -212,6 +237,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         end_of_huge_prompt,
         end_of_huge_conversation,
         end_of_one_word,
+        unknown_fields,
+        large_records,
         one_word,
         huge_conversation,
         many_tokens,
