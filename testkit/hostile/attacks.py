@@ -71,6 +71,26 @@ def deep_schema(number: int) -> Attack:
     return _generate(number, sampling=pb.SamplingParams(json_schema=text, max_tokens=64))
 
 
+def _grammar(number: int, rest: str) -> Attack:
+    """A long text of a grammar, which may not end sooner."""
+    made = pb.SamplingParams(
+        grammar=f'start: "{number}" {rest}\n', max_tokens=LONG_ANSWER, min_tokens=LONG_ANSWER
+    )
+    return _generate(number, sampling=made)
+
+
+def ambiguous(number: int) -> Attack:
+    """A grammar of some bytes that reads a text in a number of ways with its length's cube."""
+    return _grammar(number, 'a\na: a a | "x"')
+
+
+def overlapping(number: int) -> Attack:
+    """350 terminals that match the same texts: a mask takes milliseconds, for ever."""
+    names = " | ".join(f"t{i}" for i in range(350))
+    rules = (f"t{i}: T{i}\nT{i}: /[a-z]{{1,{i % 40 + 1}}}[ .;]?/" for i in range(350))
+    return _grammar(number, f"({names})+\n" + "\n".join(rules))
+
+
 def regex(number: int) -> Attack:
     """A regular expression with a state for every way to count."""
     text = f"({number}|(a|b|ab)*a(a|b){{60,400}}c)+"
@@ -230,6 +250,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         many_patterns,
         all_of,
         deep_schema,
+        ambiguous,
+        overlapping,
         regex,
         choice,
         no_way_on,
