@@ -8,8 +8,9 @@ what it takes beside a real target, and two cores have room for all of it. Who c
 machines of its own: the kernel lets good callers go first and hostile ones last. The hostile
 tenant may have four sessions and has 24 calls open at once, each sending one attack after
 another. The exit status is 1 where good sessions lose more of their pace than --pace-lost,
-where a loop is late, where a process grows by half, or with the children that compile for it
-beyond what its pod may have, where one ends, or where a good session fails.
+where a health check fails, where a loop is late, where a process grows by half, or with the
+children that compile for it beyond what its pod may have, where one ends, or where a good session
+fails.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from testkit.chaos.health import whole
 from testkit.chaos.models import LONGEST_TEXT, tiny_models
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.transcript import Case
+from testkit.hostile.attacks import ATTACKS
 from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
@@ -65,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--sessions", type=int, default=16, help="good ones at once")
     made.add_argument("--tokens", type=int, default=256, help="of each good session")
     made.add_argument("--lanes", type=int, default=24, help="hostile calls at once")
+    made.add_argument("--kinds", nargs="+", choices=ATTACKS, default=[*ATTACKS], help="of attacks")
     made.add_argument(
         "--model-drafts", action="store_true", help="of a model, all the time: wants a core more"
     )
@@ -90,7 +93,11 @@ def _run(given: argparse.Namespace, folder: Path) -> HostileResult:
         orchestrator_flags=(*drafts, "--tokens-file", str(tokens)),
     )
     plan = HostilePlan(
-        quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes
+        quiet=given.quiet,
+        attack=given.attack,
+        sessions=given.sessions,
+        lanes=given.lanes,
+        kinds=given.kinds,
     )
     bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
     with Cluster(layout) as cluster:

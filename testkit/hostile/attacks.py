@@ -1,4 +1,7 @@
-"""The worst requests that a tenant with a token can make, each new every time it is sent."""
+"""The worst requests that a tenant with a token can make, each new every time it is sent.
+
+And what needs no token: calls to the health service.
+"""
 
 import json
 from collections.abc import Callable
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from grpc_health.v1 import health_pb2
 from paceline.v1 import inference_pb2 as pb
 
 MIB = 1 << 20
@@ -20,6 +24,7 @@ class Manner(Enum):
     LEAVE = "broken off after the first message"
     IGNORE = "not read for some seconds, then broken off"
     WITHHOLD = "never sent; broken off after some seconds"
+    CROWD = "as many at once as fill a server, held for some seconds, then broken off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,12 @@ class Attack:
     method: str
     message: bytes
     manner: Manner = Manner.READ
+    service: str = "paceline.v1.InferenceService"
+
+    @property
+    def path(self) -> str:
+        """The method's full name."""
+        return f"/{self.service}/{self.method}"
 
 
 def _generate(number: int, manner: Manner = Manner.READ, **fields: Any) -> Attack:
@@ -58,6 +69,26 @@ def deep_schema(number: int) -> Attack:
     depth = 2_000
     text = '{"items":' * depth + f'{{"const":{number}}}' + "}" * depth
     return _generate(number, sampling=pb.SamplingParams(json_schema=text, max_tokens=64))
+
+
+def _grammar(number: int, rest: str) -> Attack:
+    """A long text of a grammar, which may not end sooner."""
+    made = pb.SamplingParams(
+        grammar=f'start: "{number}" {rest}\n', max_tokens=LONG_ANSWER, min_tokens=LONG_ANSWER
+    )
+    return _generate(number, sampling=made)
+
+
+def ambiguous(number: int) -> Attack:
+    """A grammar of some bytes that reads a text in a number of ways with its length's cube."""
+    return _grammar(number, 'a\na: a a | "x"')
+
+
+def overlapping(number: int) -> Attack:
+    """350 terminals that match the same texts: a mask takes milliseconds, for ever."""
+    names = " | ".join(f"t{i}" for i in range(350))
+    rules = (f"t{i}: T{i}\nT{i}: /[a-z]{{1,{i % 40 + 1}}}[ .;]?/" for i in range(350))
+    return _grammar(number, f"({names})+\n" + "\n".join(rules))
 
 
 def regex(number: int) -> Attack:
@@ -105,6 +136,31 @@ def end_of_one_word(number: int) -> Attack:
     """One word without an end, of which the end alone is wanted."""
     text = f"{number}" + "a" * (LONGEST_PROMPT - 16)
     return _generate(number, prompt=text, truncate_prompt_tokens=64)
+
+
+def unknown_fields(number: int) -> Attack:
+    """Several completions of a short prompt, and megabytes that nobody knows."""
+    made = pb.SamplingParams(max_tokens=1)
+    asked = pb.GenerateRequest(prompt=f"attack {number}", sampling=made, n=4)
+    # Field 1023, of bytes; their length in a varint.
+    size = 7 * MIB
+    length = bytes(
+        (size >> shift & 127) | (128 if size >> shift + 7 else 0) for shift in (0, 7, 14, 21)
+    )
+    return Attack("Generate", asked.SerializeToString() + b"\xfa\x3f" + length + b"x" * size)
+
+
+def large_records(number: int) -> Attack:
+    """Several completions that are resolved to as much as can be."""
+    words = [f"{number} {i} ".ljust(128, "z") for i in range(128)]
+    made = pb.SamplingParams(
+        max_tokens=LONG_ANSWER,
+        bad_words=words,
+        stop=[word.ljust(256, "y") for word in words[:16]],
+        logit_bias=dict.fromkeys(range(250), 0.5),
+        allowed_token_ids=range(250),
+    )
+    return _generate(number, Manner.LEAVE, sampling=made, n=4)
 
 
 def one_word(number: int) -> Attack:
@@ -177,6 +233,12 @@ def rounds_of(number: int) -> Attack:
     return Attack("GetSession", asked.SerializeToString())
 
 
+def health_watched(_number: int) -> Attack:
+    """Crowds who watch the process's health."""
+    asked = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
+    return Attack("Watch", asked, Manner.CROWD, "grpc.health.v1.Health")
+
+
 def nonsense(number: int) -> Attack:
     """Bytes that are no message."""
     return Attack("Generate", bytes((number + i) % 256 for i in range(65_536)))
@@ -188,6 +250,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         many_patterns,
         all_of,
         deep_schema,
+        ambiguous,
+        overlapping,
         regex,
         choice,
         no_way_on,
@@ -195,6 +259,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         end_of_huge_prompt,
         end_of_huge_conversation,
         end_of_one_word,
+        unknown_fields,
+        large_records,
         one_word,
         huge_conversation,
         many_tokens,
@@ -205,6 +271,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         never_sent,
         told_again,
         rounds_of,
+        health_watched,
         nonsense,
     )
 }

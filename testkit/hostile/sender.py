@@ -21,8 +21,8 @@ import grpc
 from services.runtime.affinity import give_way
 from testkit.hostile.attacks import ATTACKS, Attack, Manner
 
-_SERVICE = "/paceline.v1.InferenceService/"
 _UNREAD_SECONDS = 3.0
+_CROWD = 400
 _LONGEST_CALL = 30.0
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -33,24 +33,28 @@ _OPTIONS = [
 Ends = dict[str, Counter[str]]
 
 
-async def send(token: str, lanes: int, seconds: float, addresses: list[str]) -> Ends:
-    """Attack for so long; how the calls of each kind ended."""
+async def send(
+    token: str, lanes: int, seconds: float, kinds: list[str], addresses: list[str]
+) -> Ends:
+    """Attack for so long, in these ways; how the calls of each kind ended."""
     ends: Ends = defaultdict(Counter)
     until = time.monotonic() + seconds
     lane = [
-        _lane(addresses[number % len(addresses)], token, number, until, ends)
+        _lane(addresses[number % len(addresses)], token, number, until, kinds, ends)
         for number in range(lanes)
     ]
     await asyncio.gather(*lane)
     return ends
 
 
-async def _lane(address: str, token: str, number: int, until: float, ends: Ends) -> None:
+async def _lane(
+    address: str, token: str, number: int, until: float, kinds: list[str], ends: Ends
+) -> None:
     order, count = random.Random(number), 0
     channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
     async with channel:
         while time.monotonic() < until:
-            kind = order.choice(list(ATTACKS))
+            kind = order.choice(kinds)
             attack = ATTACKS[kind](1_000_000 * number + count)
             ends[kind][await _call(channel, token, attack, until)] += 1
             count += 1
@@ -63,10 +67,10 @@ async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
         async with asyncio.timeout(min(_LONGEST_CALL, until - time.monotonic())):
             if attack.manner is Manner.WITHHOLD:
                 await _withhold(channel, attack, metadata)
+            elif attack.manner is Manner.CROWD:
+                await _crowd(channel, attack)
             elif attack.method == "GetSession":
-                await channel.unary_unary(_SERVICE + attack.method)(
-                    attack.message, metadata=metadata
-                )
+                await channel.unary_unary(attack.path)(attack.message, metadata=metadata)
             else:
                 await _stream(channel, attack, metadata)
     except grpc.aio.AioRpcError as error:
@@ -77,7 +81,7 @@ async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
 
 
 async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
-    call = channel.stream_stream(_SERVICE + attack.method)(metadata=metadata)
+    call = channel.stream_stream(attack.path)(metadata=metadata)
     try:
         await call.wait_for_connection()
         await asyncio.sleep(_UNREAD_SECONDS)
@@ -85,8 +89,18 @@ async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
         call.cancel()
 
 
+async def _crowd(channel: Any, attack: Attack) -> None:
+    """Without a token."""
+    calls = [channel.unary_stream(attack.path)(attack.message) for _ in range(_CROWD)]
+    try:
+        await asyncio.sleep(_UNREAD_SECONDS)
+    finally:
+        for call in calls:
+            call.cancel()
+
+
 async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:
-    call = channel.unary_stream(_SERVICE + attack.method)(attack.message, metadata=metadata)
+    call = channel.unary_stream(attack.path)(attack.message, metadata=metadata)
     try:
         if attack.manner is Manner.IGNORE:
             await asyncio.sleep(_UNREAD_SECONDS)
@@ -100,10 +114,11 @@ async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:
 
 def main() -> int:
     """Attack, and say what came of it."""
-    token, lanes, seconds, *addresses = sys.argv[1:]
+    token, lanes, seconds, kinds, *addresses = sys.argv[1:]
     os.setsid()
     give_way(19)
-    print(json.dumps(asyncio.run(send(token, int(lanes), float(seconds), addresses))))
+    sending = send(token, int(lanes), float(seconds), kinds.split(","), addresses)
+    print(json.dumps(asyncio.run(sending)))
     return 0
 
 
