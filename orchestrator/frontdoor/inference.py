@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from paceline.together import completion_id, together
+from paceline.together import together
 
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.known_sessions import KnownSessions
 from orchestrator.frontdoor.live_sessions import LiveSessions, Past, leaving
 from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
@@ -43,6 +44,7 @@ from orchestrator.session.output import Prefix
 from orchestrator.session.ports import (
     Call,
     NewSession,
+    Outline,
     SessionKey,
     SessionStore,
     StoredSession,
@@ -124,6 +126,7 @@ class Inference:
             pool.room if most_tokens is None else lambda: math.inf,
         )
         self._stored_texts = StoredTexts(options.max_sessions)
+        self._known = KnownSessions(store, work)
         self._restoring = Slices()
         self.request_threads = RequestThreads()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -147,8 +150,9 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
+        del request  # It may be megabytes long.
         if spec.n > 1:
-            return await self._generate_together(request, spec, tenant, parent, call)
+            return await self._generate_together(spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
         if (live := self.live.get(key.name)) is not None:
             _require_equal(live, spec)
@@ -162,7 +166,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
-                record = self._record(request, spec)
+                record = self._record(spec)
                 created = await self._store.create(key, record, call)
                 if created.created:
                     driver = self.live.begin(
@@ -173,7 +177,6 @@ class Inference:
 
     async def _generate_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         tenant: Tenant,
         parent: str,
@@ -183,7 +186,7 @@ class Inference:
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self.live.get(SessionKey(tenant.name, spec.session).name)
         self._require_no_other([] if alone is None else [alone], spec)
-        begun = await self._begin_together(request, spec, keys, tenant, parent, call)
+        begun = await self._begin_together(spec, keys, tenant, parent, call)
         return together(
             [
                 self._read(live, Prefix())
@@ -195,7 +198,6 @@ class Inference:
 
     async def _begin_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         keys: list[SessionKey],
         tenant: Tenant,
@@ -213,13 +215,13 @@ class Inference:
             async with AsyncExitStack() as locks:
                 for key in keys:
                     await locks.enter_async_context(self._lock(key))
-                created = await self._create_together(request, spec, keys, call)
+                created = await self._create_together(spec, keys, call)
                 for key, (one, record, term) in created.items():
                     self.live.begin(key, one, record, term, parent, free.pop(), self._store)
         return created
 
     async def _create_together(
-        self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
+        self, spec: SessionSpec, keys: list[SessionKey], call: Call | None
     ) -> dict[SessionKey, _Created]:
         """Store those that do not exist, or none where an id is taken by other content."""
         created: dict[SessionKey, _Created] = {}
@@ -227,7 +229,7 @@ class Inference:
         async def create(key: SessionKey, one: SessionSpec) -> None:
             if (live := self.live.get(key.name)) is not None:
                 return _require_equal(live, one)
-            record = self._record(request, one)
+            record = self._record(one)
             found = await self._store.create(key, record, call)
             if found.created:
                 created[key] = _Created(one, record, found.term)
@@ -246,7 +248,7 @@ class Inference:
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
         live = self.live.get(key.name)
-        return live.spec.seed if live is not None else (await self._store.get(key)).seed
+        return live.spec.seed if live is not None else (await self._known.look(key)).seed
 
     async def _come_back_to(
         self, key: SessionKey, tenant: Tenant, parent: str, call: Call | None
@@ -275,7 +277,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key, *parts)
             drivers = [
-                self.live.begin(own, one, self._record(request, one), 1, parent, place, NullStore())
+                self.live.begin(own, one, self._record(one), 1, parent, place, NullStore())
                 for (own, one), place in zip(parts.items(), free, strict=True)
             ]
         self._recorder.bind(drivers[0].name)
@@ -375,11 +377,13 @@ class Inference:
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
-            stored = await self.stored(key)
+            if (await self._known.find(key)).status is SessionStatus.FINISHED:
+                return self._tell_finished(key, prefix, tenant)
+            stored = await self._known.get(key)
             with self._come_back(stored, tenant, prefix) as place:
                 stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
-                    return self._tell_finished(key, stored, prefix, tenant)
+                    return self._tell_finished(key, prefix, tenant)
                 driver = self._restore(key, stored, text, resuming.traceparent, place)
             return self._read(driver, prefix)
 
@@ -396,7 +400,7 @@ class Inference:
             return True
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):
-                term = (await self._store.get(key)).term if named is None else await shield(named)
+                term = (await self._known.look(key)).term if named is None else await shield(named)
         except (PacelineError, TimeoutError):
             return True
         if term <= driver.state.config.term:
@@ -414,14 +418,15 @@ class Inference:
         return noted
 
     async def _tell_finished(
-        self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
+        self, key: SessionKey, prefix: Prefix, tenant: Tenant
     ) -> AsyncGenerator[Event]:
         with self._stored_texts.reader(tenant):
-            rounds = await self._store.rounds(key)
-            told = finished_session(stored, rounds, self._target.tokenizer, prefix)
-            events: deque[Event] = deque(await self._stored_texts.work(tenant, told))
-            failure = given_up(stored)
-            del stored, rounds, told
+            async with self._stored_texts.turn(tenant):
+                stored, rounds = await self._known.get(key), await self._known.rounds(key)
+                told = finished_session(stored, rounds, self._target.tokenizer, prefix)
+                events: deque[Event] = deque(await self._stored_texts.work(told))
+                failure = given_up(stored)
+                del stored, rounds, told
             while events:
                 yield events.popleft()
             if failure is not None:
@@ -453,7 +458,7 @@ class Inference:
     ) -> tuple[StoredSession, TextStream | None]:
         """The stored session, finished or owned by this orchestrator, and then its text."""
         if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
-            stored = await self._store.acquire(key, self._options.owner, call)
+            stored = await self._known.acquire(key, self._options.owner, call)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
         if stored.status is SessionStatus.FINISHED:
@@ -466,7 +471,7 @@ class Inference:
             return stored, text
         matched = ending.matched_text or ending.matched_token
         await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
-        return await self._store.get(key), None
+        return await self._known.get(key), None
 
     async def abort(self, key: SessionKey) -> None:
         """End a session at once, or all completions of a request.
@@ -474,12 +479,13 @@ class Inference:
         What it holds here is freed, whatever the store answers. Raises StoreError if the store
         is away, NotFound if the session is known neither there nor here.
         """
+        self._known.charge(key)
         ended = asyncio.ensure_future(self._store.abort(key))
         here = self.live.abort(key)
         try:
             await ended
         except NotFound:
-            keys = await self._completions_stored(key)
+            keys = await self._known.completions(key)
             if not (here or keys):
                 raise
             await gather(*map(self._abort_stored, keys))
@@ -490,49 +496,30 @@ class Inference:
         with suppress(NotFound):
             await self._store.abort(key)
 
-    async def _completions_stored(self, key: SessionKey) -> list[SessionKey]:
-        """The sessions of a request with several completions; none of any other."""
-        first = SessionKey(key.tenant, completion_id(key.session_id, 0))
-        try:
-            count = (await self._store.get(first)).n
-        except NotFound:
-            return []
-        if count == 1:
-            return []
-        ids = (completion_id(key.session_id, index) for index in range(count))
-        return [SessionKey(key.tenant, name) for name in ids]
-
-    async def stored(self, key: SessionKey) -> StoredSession:
+    async def stored(self, key: SessionKey) -> Outline:
         """What is known of a session.
 
         Raises NotFound, which names the sessions of a request with several completions.
         """
-        try:
-            return await self._store.get(key)
-        except NotFound as error:
-            if not (parts := await self._completions_stored(key)):
-                raise
-            first, last = parts[0].session_id, parts[-1].session_id
-            raise NotFound(
-                f"{error}: request {key.session_id!r} has {len(parts)} completions, each a session "
-                f"of its own, {first!r} to {last!r}"
-            ) from error
+        return await self._known.find(key)
 
     async def stored_rounds(
         self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
-    ) -> tuple[StoredSession, list[T]]:
+    ) -> tuple[Outline, list[T]]:
         """What is known of a session, and what to say of its rounds from an output offset on.
 
         They may be many: saying it takes turns with other work, as reading them does.
         Raises NotFound, and Overloaded.
         """
         with self._stored_texts.reader(tenant):
-            # In this order the text holds the tokens of every round.
-            rounds = await self._store.rounds(key)
-            stored = await self.stored(key)
-            steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
-            told = (None if one is None else say(one) for one in steps)
-            return stored, await self._stored_texts.work(tenant, told)
+            outline = await self._known.find(key)
+            async with self._stored_texts.turn(tenant):
+                # In this order the text holds the tokens of every round.
+                rounds = await self._known.rounds(key)
+                stored = await self._known.get(key)
+                steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
+                told = (None if one is None else say(one) for one in steps)
+                return outline, await self._stored_texts.work(told)
 
     @property
     def active_sessions(self) -> int:
@@ -600,9 +587,8 @@ class Inference:
         vetted()
         return built
 
-    def _record(self, request: IncomingRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, spec: SessionSpec) -> NewSession:
         return NewSession(
-            request=request.encoded(),
             digest=spec.digest,
             prompt=spec.prompt,
             seed=spec.seed,

@@ -37,14 +37,13 @@ class SessionKey:
 class NewSession:
     """What is stored before any work is done on a session.
 
-    `request` and `resolved` are opaque bytes: the request as it came, and what
-    it was resolved to (mode, sampling), so that another orchestrator goes on
-    with the same values. `digest` identifies the request's content.
+    `resolved` is opaque: what the request was resolved to (mode, sampling), so that
+    another orchestrator goes on with the same values. `digest` identifies the request's
+    content.
     `ephemeral` sessions keep no text, tokens or prompt after their end. `index` and `n`: which of
     its request's completions it is, and of how many; this stays.
     """
 
-    request: bytes
     digest: str
     prompt: tuple[int, ...]
     seed: int
@@ -144,7 +143,6 @@ class StoredSession:
     status: SessionStatus
     term: int
     owner: str
-    request: bytes
     resolved: bytes
     digest: str
     target_fingerprint: str
@@ -162,6 +160,25 @@ class StoredSession:
     verifier: str = ""
     index: int = 0
     n: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is short of a stored session, whatever its text; see `StoredSession`.
+
+    `size`: bytes that it takes to be read whole.
+    """
+
+    status: SessionStatus
+    term: int
+    prompt_len: int
+    committed_len: int
+    seed: int
+    finish_reason: FinishReason | None
+    created_ms: int
+    index: int
+    n: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +248,9 @@ class SessionStore(SessionKeeper, Protocol):
     """Sessions that outlive an orchestrator.
 
     Writes are ordered by when the call is made, not by when it is awaited; replies
-    resolve in that order. Cancelling an awaitable does not withdraw its write. Every
-    transition is idempotent.
+    resolve in that order. What is only read goes another way, which holds up no write, and
+    comes after this store's earlier writes of the same session. Cancelling an awaitable
+    does not withdraw its write. Every transition is idempotent.
 
     All raise StoreError when the store refuses, or stays away longer than its
     patience, and DataLoss for an unreadable record. Those that take a `term` also raise
@@ -258,7 +276,7 @@ class SessionStore(SessionKeeper, Protocol):
         """Own a session with the next term, even over a live lease.
 
         A finished or aborted session is returned as it is. Raises NotFound, and Fenced
-        where a later call of the same reader was served.
+        where a later call of the same reader was served, or another owner was faster.
         """
         ...
 
@@ -277,8 +295,12 @@ class SessionStore(SessionKeeper, Protocol):
         """End a session, whoever owns it; FINISHED if it had ended. Raises NotFound."""
         ...
 
+    def look(self, key: SessionKey) -> Awaitable[Outline]:
+        """Read what is short of a session, without touching it. Raises NotFound."""
+        ...
+
     def get(self, key: SessionKey) -> Awaitable[StoredSession]:
-        """Read a session without touching it. Raises NotFound."""
+        """Read a session whole without touching it, when there is room. Raises NotFound."""
         ...
 
     def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:

@@ -117,7 +117,6 @@ def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
 def as_new(stored: StoredSession, owner: str) -> NewSession:
     """The record that the session began with, under its current owner."""
     return NewSession(
-        request=stored.request,
         digest=stored.digest,
         prompt=stored.prompt,
         seed=stored.seed,

@@ -108,7 +108,7 @@ async def test_an_ephemeral_session_keeps_no_text_after_its_end(store, backend, 
     else:
         await store.abort(KEY)
     stored = await store.get(KEY)
-    assert (stored.prompt, stored.committed, stored.request, stored.resolved) == ((), (), b"", b"")
+    assert (stored.prompt, stored.committed, stored.resolved) == ((), (), b"")
     assert (stored.matched_stop, stored.prompt_len, stored.committed_len) == (None, 3, 2)
     assert await store.rounds(KEY) == ()
     assert len(await backend.keys()) == 1
