@@ -505,21 +505,21 @@ class Inference:
 
     async def stored_rounds(
         self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
-    ) -> tuple[Outline, list[T]]:
+    ) -> tuple[StoredSession, list[T]]:
         """What is known of a session, and what to say of its rounds from an output offset on.
 
         They may be many: saying it takes turns with other work, as reading them does.
         Raises NotFound, and Overloaded.
         """
         with self._stored_texts.reader(tenant):
-            outline = await self._known.find(key)
+            await self._known.find(key)
             async with self._stored_texts.turn(tenant):
                 # In this order the text holds the tokens of every round.
                 rounds = await self._known.rounds(key)
                 stored = await self._known.get(key)
                 steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
                 told = (None if one is None else say(one) for one in steps)
-                return outline, await self._stored_texts.work(told)
+                return stored, await self._stored_texts.work(told)
 
     @property
     def active_sessions(self) -> int:
