@@ -135,7 +135,8 @@ class Inference:
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
         self.live = LiveSessions(
-            pool, target, recorder, options, self._admission, self._initial_states, clock
+            *(pool, target, recorder, options, self._admission, self._initial_states, clock),
+            on_costly=self._forms.blame,
         )
         self._scoring = Scoring(pool, options.limits)
 

@@ -23,7 +23,7 @@ from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import Draining
-from services.contract.types import Role
+from services.contract.types import ResponseFormat, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ class LiveSessions:
         admission: Admission,
         initial_states: InitialStates,
         clock: Callable[[], float],
+        on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
     ) -> None:
+        """`on_costly` is told of formats that took a session of a tenant too much."""
+        self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
         self._admission, self._initial_states = admission, initial_states
@@ -196,6 +199,8 @@ class LiveSessions:
             self._share_out()
             self._initial_states.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
+            if driver.given_up is not None and driver.given_up.costly:
+                self._on_costly(driver.spec.sampling.response_format, driver.key.tenant)
             error = driver.output.error
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""

@@ -37,9 +37,9 @@ class SessionKey:
 class NewSession:
     """What is stored before any work is done on a session.
 
-    `resolved` is opaque: what the request was resolved to (mode, sampling), so that
-    another orchestrator goes on with the same values. `digest` identifies the request's
-    content.
+    `resolved`, opaque bytes, is what its request was resolved to (mode, sampling), so that
+    another orchestrator goes on with the same values; the request itself, which may hold
+    anything, is not kept. `digest` identifies its content.
     `ephemeral` sessions keep no text, tokens or prompt after their end. `index` and `n`: which of
     its request's completions it is, and of how many; this stays.
     """
@@ -57,9 +57,10 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Instead of a stop: why the session can never go on."""
+    """Instead of a stop: why the session can never go on; `costly`: it takes too much."""
 
     reason: str
+    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

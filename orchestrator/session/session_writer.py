@@ -91,9 +91,9 @@ class RecordWriter:
         future.add_done_callback(paused)
         return future
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, why: GivenUp) -> None:
         """End a session that can never go on; later readers get the reason."""
-        length, why = len(self._committed), GivenUp(reason)
+        length = len(self._committed)
         ended: Awaitable[object] = self._store.finish(
             self._key, self._term, length, FinishReason.ABORT, why
         )

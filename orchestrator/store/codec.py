@@ -35,6 +35,7 @@ WHOLE = (
     *("lease_until_ms", "relaxed", "verifier"),
 )
 """Those that a session is read from. There may be more: older versions kept the request."""
+_GIVEN_UP, _COSTLY = "given up", "costly"
 # Far above what a session can come to, far below what a message can carry.
 _MOST_TERMS = 2**31
 _MOST_SEEDS = 2**64
@@ -73,8 +74,8 @@ def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
     match matched_stop:
         case None:
             return ""
-        case GivenUp(reason):
-            return f"given up:{reason}"
+        case GivenUp(reason, costly):
+            return f"{_COSTLY if costly else _GIVEN_UP}:{reason}"
         case int():
             return f"token:{matched_stop}"
         case str():
@@ -86,8 +87,8 @@ def decode_stop(encoded: bytes) -> str | int | GivenUp | None:
     kind, _, value = encoded.decode().partition(":")
     if kind == "token":
         return int(value)
-    if kind == "given up":
-        return GivenUp(value)
+    if kind in (_GIVEN_UP, _COSTLY):
+        return GivenUp(value, costly=kind == _COSTLY)
     return value if kind == "text" else None
 
 

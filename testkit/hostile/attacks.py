@@ -1,4 +1,7 @@
-"""The worst requests that a tenant with a token can make, each new every time it is sent."""
+"""The worst requests that a tenant with a token can make, each new every time it is sent.
+
+And what needs no token: calls to the health service.
+"""
 
 import json
 from collections.abc import Callable
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from grpc_health.v1 import health_pb2
 from paceline.v1 import inference_pb2 as pb
 
 MIB = 1 << 20
@@ -21,6 +25,7 @@ class Manner(Enum):
     LEAVE = "broken off after the first message"
     IGNORE = "not read for some seconds, then broken off"
     WITHHOLD = "never sent; broken off after some seconds"
+    CROWD = "as many at once as fill a server, held for some seconds, then broken off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,14 @@ class Attack:
     method: str
     message: bytes
     manner: Manner = Manner.READ
+    service: str = "paceline.v1.InferenceService"
     at_once: int = 1
     """Calls that leave together."""
+
+    @property
+    def path(self) -> str:
+        """The method's full name."""
+        return f"/{self.service}/{self.method}"
 
 
 def _generate(number: int, manner: Manner = Manner.READ, **fields: Any) -> Attack:
@@ -203,6 +214,12 @@ def resumed(number: int) -> Attack:
     return Attack("Resume", asked.SerializeToString(), Manner.LEAVE, at_once=FLOOD)
 
 
+def health_watched(_number: int) -> Attack:
+    """Crowds who watch the process's health."""
+    asked = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
+    return Attack("Watch", asked, Manner.CROWD, "grpc.health.v1.Health")
+
+
 def nonsense(number: int) -> Attack:
     """Bytes that are no message."""
     return Attack("Generate", bytes((number + i) % 256 for i in range(65_536)))
@@ -234,6 +251,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         stuffed,
         asked_for,
         resumed,
+        health_watched,
         nonsense,
     )
 }

@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline import Client
 
 from testkit.chaos.health import left_behind, whole
@@ -17,6 +19,7 @@ from testkit.chaos.transcript import Case, Transcript
 from testkit.hostile.watch import Reading, Watch
 
 _SESSION_SECONDS = 300.0
+_CHECK_SECONDS, _CHECK_EVERY = 10.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Hostile:
         async with asyncio.TaskGroup() as group:
             for number in range(self._plan.sessions):
                 group.create_task(self._lane(number))
+            for member in self._cluster.of(ORCHESTRATOR):
+                group.create_task(self._check(member.address))
             try:
                 await self._times()
             finally:
@@ -134,6 +139,17 @@ class Hostile:
             if sender.returncode is None:
                 sender.kill()
         self._outcome.ends = json.loads(said)
+
+    async def _check(self, address: str) -> None:
+        """Ask for an orchestrator's health again and again, as a probe does, without a token."""
+        async with grpc.aio.insecure_channel(address) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            while not self._over:
+                try:
+                    await check(health_pb2.HealthCheckRequest(), timeout=_CHECK_SECONDS)
+                except grpc.aio.AioRpcError as error:
+                    self._outcome.violations.append(f"{address}: a check: {error.code().name}")
+                await asyncio.sleep(_CHECK_EVERY)
 
     async def _lane(self, number: int) -> None:
         """Good sessions one after another."""

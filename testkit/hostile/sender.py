@@ -21,8 +21,8 @@ import grpc
 from services.runtime.affinity import give_way
 from testkit.hostile.attacks import ATTACKS, Attack, Manner
 
-_SERVICE = "/paceline.v1.InferenceService/"
 _UNREAD_SECONDS = 3.0
+_CROWD = 400
 _LONGEST_CALL = 30.0
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -64,10 +64,10 @@ async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
         async with asyncio.timeout(min(_LONGEST_CALL, until - time.monotonic())):
             if attack.manner is Manner.WITHHOLD:
                 await _withhold(channel, attack, metadata)
+            elif attack.manner is Manner.CROWD:
+                await _crowd(channel, attack)
             elif attack.method == "GetSession":
-                await channel.unary_unary(_SERVICE + attack.method)(
-                    attack.message, metadata=metadata
-                )
+                await channel.unary_unary(attack.path)(attack.message, metadata=metadata)
             else:
                 await _stream(channel, attack, metadata)
     except grpc.aio.AioRpcError as error:
@@ -78,7 +78,7 @@ async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
 
 
 async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
-    call = channel.stream_stream(_SERVICE + attack.method)(metadata=metadata)
+    call = channel.stream_stream(attack.path)(metadata=metadata)
     try:
         await call.wait_for_connection()
         await asyncio.sleep(_UNREAD_SECONDS)
@@ -86,8 +86,18 @@ async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
         call.cancel()
 
 
+async def _crowd(channel: Any, attack: Attack) -> None:
+    """Without a token."""
+    calls = [channel.unary_stream(attack.path)(attack.message) for _ in range(_CROWD)]
+    try:
+        await asyncio.sleep(_UNREAD_SECONDS)
+    finally:
+        for call in calls:
+            call.cancel()
+
+
 async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:
-    call = channel.unary_stream(_SERVICE + attack.method)(attack.message, metadata=metadata)
+    call = channel.unary_stream(attack.path)(attack.message, metadata=metadata)
     try:
         if attack.manner is Manner.IGNORE:
             await asyncio.sleep(_UNREAD_SECONDS)

@@ -22,7 +22,8 @@ from bench.device.speed import BLOCKS, Wanted, speed
 from services.contract.errors import StartError
 from services.engine.native import NativeEngine
 from services.engine.native.device_memory import weight_bytes as bytes_of
-from services.engine.native.paging import Group
+from services.engine.native.groups import Group
+from services.engine.native.pages import PAGE
 from services.engine.port import Segment
 from tests.bench import native_as_vllm
 
@@ -52,7 +53,7 @@ def test_rows_that_read_wrong_pages_are_found(tiny, monkeypatch):
     real = Group._page_index
 
     def first_pages(self, like):
-        pages = real(self, like).view(self._count * self._kv_heads, -1)
+        pages = real(self, like).view(-1, self._keys // PAGE)
         return pages[:, :1].expand_as(pages).reshape(-1)
 
     made, built = module._engine, []

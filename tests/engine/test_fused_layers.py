@@ -23,7 +23,7 @@ from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import emptied, engine_with, feed, model_of, random_text, said_by
 from tests.models import tiny_model
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text")
 EXACT = {"rtol": 1e-5, "atol": 1e-4}
 TEXT = random_text(40)
 
@@ -111,8 +111,9 @@ def test_any_number_of_key_heads_will_do(settings: dict[str, int]) -> None:
 def test_a_norm_with_weights_and_an_epsilon_of_its_own_keeps_them(arch: str) -> None:
     model = copy.deepcopy(model_of(arch))
     for module in model.modules():
-        if hasattr(module, "variance_epsilon"):
-            module.variance_epsilon = 0.3
+        name = next((n for n in ("variance_epsilon", "eps") if hasattr(module, n)), None)
+        if name is not None:
+            setattr(module, name, 0.3)
             module.weight.data.uniform_(0.5, 2.0)
     assert_as_transformers(engine_with(model), model)
 
@@ -154,7 +155,7 @@ def test_soft_tokens_run_through_fused_layers() -> None:
     torch.testing.assert_close(by_chunks(fused, soft), said_by(model_of("llama"), TEXT), **EXACT)
 
 
-@pytest.mark.parametrize("arch", ["gemma2", "olmo2", "granite", "phi3", "mixtral", "gpt2"])
+@pytest.mark.parametrize("arch", ["olmo2", "granite", "mixtral", "gpt2"])
 def test_a_layer_that_is_not_known_stays_as_it_is(arch: str) -> None:
     engine = engine_with(model_of(arch))
     assert not any(isinstance(module, FusedLayer) for module in engine.model.modules())
@@ -172,6 +173,15 @@ def test_a_layer_that_someone_derived_stays_as_it_is() -> None:
 def test_an_activation_other_than_silu_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     assert fused_of(engine_with(tiny_model("llama", hidden_act="gelu"))) == [False, False]
     assert caplog.records == []
+
+
+def test_heads_that_are_turned_in_part_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    model = tiny_model("phi3", rope_parameters=rope)
+    engine = engine_with(model)
+    assert fused_of(engine) == [False, False]
+    assert caplog.records == []
+    torch.testing.assert_close(by_chunks(engine, TEXT), said_by(model, TEXT), **EXACT)
 
 
 def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +239,8 @@ def test_products_of_any_kind_run_through_fused_layers(arch: str) -> None:
 # --- the self-check --------------------------------------------------------------
 
 
-def turned_back(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return rotated(heads, cos, -sin)
+def turned_back(turn: Any, turned: Tensor, heads: Tensor) -> None:
+    into(turn._replace(sin=-turn.sin), turned, heads)
 
 
 def not_normalized(norm: Any, rows: Tensor) -> Tensor:
@@ -241,8 +251,12 @@ def failing(*_: Any) -> Tensor:
     raise AttributeError("another transformers")
 
 
-rotated = fused_layers._rotated
-MUTANTS = [("_rotated", turned_back), ("_Norm.__call__", not_normalized), ("_rotated", failing)]
+into = fused_layers._Turn.into
+MUTANTS = [
+    ("_Turn.into", turned_back),
+    ("_Norm.__call__", not_normalized),
+    ("_Turn.into", failing),
+]
 
 
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=lambda one: getattr(one, "__name__", one))
@@ -265,7 +279,7 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
 def test_wrong_layers_with_rounded_weights_give_way_too(monkeypatch, caplog, arch: str) -> None:
     if not number_formats.cpu().int8:
         pytest.skip("this CPU has no such kernels")
-    monkeypatch.setattr(fused_layers, "_rotated", turned_back)
+    monkeypatch.setattr(fused_layers._Turn, "into", turned_back)
     with caplog.at_level(logging.WARNING):
         engine = engine_with(model_of(arch), dtype="int8")
     assert fused_of(engine) == [False, False]
@@ -286,7 +300,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(monkeypatch, arch) -> None
 
 
 def test_a_model_that_neither_kind_of_layer_fits_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
+    monkeypatch.setattr("services.engine.native.layout.Layout._paged", failing)
     with pytest.raises(StartError, match="another transformers"):
         engine_with(model_of("llama"))
 

@@ -109,6 +109,18 @@ def test_a_last_layer_that_is_the_embeddings_is_in_memory_once(files, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+def test_a_large_layer_that_is_packed_in_parts_multiplies_as_a_whole_one(files, dtype, monkeypatch):
+    spec = ModelSpec(str(files["gemma3"]), dtype)
+    whole = logits_of(NativeEngine.load(spec))
+    monkeypatch.setattr(packing, "MOST_NUMBERS", 10_000)
+    engine = NativeEngine.load(spec)
+    assert isinstance(engine.model.lm_head, packing.SplitLinear)
+    tolerance = {} if dtype == "float32" else {"atol": 2e-1, "rtol": 2e-2}
+    torch.testing.assert_close(logits_of(engine), whole, **(tolerance or CLOSE))
+    assert engine.model.lm_head.whole().shape == (384, 64)
+
+
 @pytest.mark.parametrize("arch", SUPPORTED)
 def test_a_folder_whose_weights_stay_there_gives_the_model_that_was_saved(tmp_path, arch):
     folder = tiny_model_folder(tmp_path, arch)

@@ -36,6 +36,7 @@ from services.contract.errors import (
 )
 from services.runtime.serving import border
 from services.runtime.serving.bearer import bearer_of
+from services.runtime.serving.health_service import NAME as HEALTH
 
 _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
@@ -48,7 +49,9 @@ _STREAMS = frozenset({*(_SERVICE + name for name in _LASTING), f"{_ENGINE}Genera
 # A tenant with a limit of sessions may have so many streams for each, for readers that
 # are behind and retries, and a few more.
 STREAMS_PER_SESSION, SPARE_STREAMS = 4, 16
-# Health and reflection, which need no token.
+# Asked without a token, and bounded by itself: nobody's calls refuse a check.
+_HEALTH = f"/{HEALTH}/"
+# Reflection, which needs no token.
 _NOBODY = Tenant("", TenantLimits(max_sessions=60))
 RETRY_SECONDS = 1.0
 # A tenant is told at once of so many refusals a second, of the others after a while.
@@ -138,6 +141,8 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self, continuation: _Continue, handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
         """Let the call in, or answer it with why not."""
+        if handler_call_details.method.startswith(_HEALTH):
+            return await continuation(handler_call_details)
         try:
             tenant = self._admit(handler_call_details)
             place = None if tenant is _NOBODY else await self._turn(tenant)

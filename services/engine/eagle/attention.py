@@ -37,7 +37,7 @@ class Attention:
             return self._lone(layer, query, key, value)
         assert self._paging is not None
         self._paging.write(layer, key, value)
-        return self._paging.attend(layer, query, _SCORING)[0].flatten(1)
+        return self._paging.attend(layer, query[0].transpose(0, 1), _SCORING)
 
     def _begin(self, groups: int, key: Tensor, value: Tensor) -> None:
         if len(self._runs) == 1:

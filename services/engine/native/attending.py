@@ -67,17 +67,17 @@ def attend(
         return _weighed(scores if mask is None else scores + mask, values, way)
     if query.device.type == "cpu":
         return _weighed(_scores(query, keys, mask, scale, way), values, way)
-    return fused(query, keys, values, mask, scoring)
+    wide = None if mask is None else mask[None]
+    return fused(query[None], keys[None], values[None], wide, scoring)[0]
 
 
 def fused(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring
 ) -> Tensor:
-    """The same by the fused kernel, without a soft cap."""
-    wide = None if mask is None else mask[None]
+    """The same by the fused kernel, without a soft cap, of tensors [1, n, ...]."""
     return F.scaled_dot_product_attention(
-        query[None], keys[None], values[None], attn_mask=wide, scale=scoring.scaling
-    )[0]
+        query, keys, values, attn_mask=mask, scale=scoring.scaling
+    )
 
 
 def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, way: Steady) -> Tensor:
@@ -85,8 +85,7 @@ def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, way:
         return _products(query, keys, way) * scale
     if way.width is not None or way.tile is not None:
         return torch.add(mask, _products(query, keys, way), alpha=scale)
-    wide = mask.expand(len(query), -1, -1)
-    return torch.baddbmm(wide, query, keys.transpose(1, 2), alpha=scale)
+    return torch.baddbmm(mask, query, keys.transpose(1, 2), alpha=scale)
 
 
 def _products(query: Tensor, keys: Tensor, way: Steady) -> Tensor:

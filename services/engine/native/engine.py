@@ -16,7 +16,12 @@ from services.engine.checkpoint.bundle import make_bundle
 from services.engine.checkpoint.fingerprint import combine, model_fingerprint
 from services.engine.invariance_check import TOKENS, check
 from services.engine.limits import max_context
-from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
+from services.engine.native.device_memory import (
+    free_bytes,
+    kv_capacity,
+    returning_memory,
+    room_to_run,
+)
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
 from services.engine.native.loading import load_model
@@ -98,9 +103,10 @@ class NativeEngine(BudgetedEngine):
         not supported, or a failed self-check.
         """
         pin(spec.threads)
-        loaded = load_model(spec, apart=not spec.differentiable)
-        engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
-        engine._start(spec)
+        with returning_memory():
+            loaded = load_model(spec, apart=not spec.differentiable)
+            engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
+            engine._start(spec)
         return engine
 
     @classmethod

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from services.engine.budgeted import check_apart, place
-from services.engine.native.attending import Scoring, Steady
+from services.engine.native.attending import Scoring
 from services.engine.native.kv import PagedCache
 from services.engine.native.pages import Memory
 from services.engine.native.paging import Paging
@@ -111,6 +112,8 @@ class Layout:
         self._invariant = invariant
         self._paging: Paging | None = None
         self._written = 0
+        self.once: dict[int, Any] = {}
+        """What layers work out once a step, by whom or by what of it is."""
 
     @property
     def logit_rows(self) -> list[int]:
@@ -130,18 +133,32 @@ class Layout:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         """Store a layer's K/V and attend to it; see `ragged_attention` for the shapes."""
+        rows = query[0].transpose(0, 1)
+        paging = self._paged(layer) or self._page(rows, key, value)
+        paging.write(layer, key, value)
+        return paging.attend(layer, rows, scoring).view(1, len(rows), rows.shape[1], -1)
+
+    def attend_heads(self, layer: int, heads: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
+        """The same of heads [total, heads, d], queries before K before V; returns [total, ...]."""
+        rows, both = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads :].transpose(0, 1)
+        paging = self._paged(layer) or self._page(rows, *both[None].chunk(2, 1))
+        paging.write_both(layer, both)
+        return paging.attend(layer, rows, scoring)
+
+    def _paged(self, layer: int) -> Paging | None:
+        """Where this layer's K/V goes; None for the first that asks."""
         if layer in self.skipped:
             raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
-        if self._paging is None:
-            self._paging = Paging(self.pieces, key, value, self._steady(query, key))
-        self._paging.write(layer, key, value)
         self._written += 1
-        return self._paging.attend(layer, query, scoring)
+        return self._paging
 
-    def _steady(self, query: Tensor, key: Tensor) -> Steady | None:
-        if not self._invariant:
-            return None
-        return steady(query.dtype, query.shape[-1], query.shape[1] // key.shape[1])
+    def _page(self, rows: Tensor, key: Tensor, value: Tensor) -> Paging:
+        """Take pages; for queries [total, heads, d], and key and value as in `attend`."""
+        way = None
+        if self._invariant:
+            way = steady(rows.dtype, rows.shape[-1], rows.shape[1] // key.shape[1])
+        self._paging = Paging(self.pieces, key, value, way)
+        return self._paging
 
     def commit(self, layers: int | None = None) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded.

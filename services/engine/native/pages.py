@@ -42,10 +42,17 @@ class Extent:
     def __init__(self, layers: int, count: int, key: Tensor, value: Tensor) -> None:
         """For tensors shaped as one layer's K and V, [1, kv_heads, n, head_dim]."""
         self.count = count
-        self.keys, self.values = (
-            like.new_empty((layers, like.shape[1], count, PAGE, like.shape[3]))
-            for like in (key, value)
-        )
+        self.both: Tensor | None = None
+        """K's heads and behind them V's in one tensor, where they are alike."""
+        heads, room = key.shape[1], (count, PAGE)
+        if key.shape == value.shape:
+            self.both = key.new_empty((layers, 2 * heads, *room, key.shape[3]))
+            self.keys, self.values = self.both[:, :heads], self.both[:, heads:]
+        else:
+            self.keys, self.values = (
+                like.new_empty((layers, like.shape[1], *room, like.shape[3]))
+                for like in (key, value)
+            )
         self._state = bytearray(count)
 
     @property

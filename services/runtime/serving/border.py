@@ -40,6 +40,7 @@ _CODES: dict[type[errors.PacelineError], grpc.StatusCode] = {
     errors.DataLoss: grpc.StatusCode.DATA_LOSS,
     errors.SessionAborted: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Impossible: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.FormatTooCostly: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -16,10 +16,12 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from services.contract.errors import StartError
 from services.runtime.atomic_file import write_line
+from services.runtime.serving.calls import Calls
+from services.runtime.serving.health_service import HealthService
 from services.runtime.serving.options import ServingOptions, bound
 
 logger = logging.getLogger(__name__)
@@ -41,13 +43,13 @@ _PORT_OPTIONS = [
 class Health:
     """Statuses of one process, and the port on which probes ask for them.
 
-    `servicer` is for the main port, `address` where health alone is served, None = nowhere.
+    `service` is for the main port, `address` where health alone is served, None = nowhere.
     Readiness needs both: that work is accepted, and that nothing is in the way.
     """
 
     def __init__(self, options: ServingOptions) -> None:
         """Needs the running event loop. Nothing listens yet."""
-        self.servicer = health.aio.HealthServicer()
+        self.service = HealthService()
         self.address = options.health_address
         self._file = options.health_file
         # gRPC logs itself while it is destroyed if it was made and never started.
@@ -74,34 +76,34 @@ class Health:
 
     async def open(self) -> None:
         """Report liveness only. Raises StartError for a taken port."""
-        await self.servicer.set(LIVENESS, _SERVING)
-        await self.servicer.set(STARTUP, _NOT_SERVING)
-        await self._tell()
+        self.service.set(LIVENESS, _SERVING)
+        self.service.set(STARTUP, _NOT_SERVING)
+        self._tell()
         if self.address is not None:
             self.address = await self._listen(self.address)
 
     async def started(self) -> None:
         """Nothing more has to be loaded. May be repeated."""
-        await self.servicer.set(STARTUP, _SERVING)
+        self.service.set(STARTUP, _SERVING)
 
     async def serve(self, *services: str) -> None:
         """Report the process's readiness for these services, by full name, too."""
         self._names += services
-        await self._tell()
+        self._tell()
 
     async def accept(self, accepting: bool) -> None:
         """Set whether new work is accepted: not before serving, not while draining."""
         self._accepting = accepting
-        await self._tell()
+        self._tell()
 
     async def obstruct(self, obstructed: bool) -> None:
         """Set whether something that new work needs is away."""
         self._obstructed = obstructed
-        await self._tell()
+        self._tell()
 
     async def fail(self) -> None:
         """This process should be replaced."""
-        await self.servicer.set(LIVENESS, _NOT_SERVING)
+        self.service.set(LIVENESS, _NOT_SERVING)
         await self.accept(False)
 
     async def close(self) -> None:
@@ -110,8 +112,8 @@ class Health:
             await self._server.stop(0.0)
 
     async def _listen(self, address: str) -> str:
-        self._server = server = grpc.aio.server(options=_PORT_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, server)
+        self._server = server = grpc.aio.server(interceptors=(Calls(),), options=_PORT_OPTIONS)
+        self.service.add_to(server)
         try:
             address = bound(address, server.add_insecure_port(address))
         except RuntimeError as error:
@@ -123,7 +125,7 @@ class Health:
             write_line(self._file, address)
         return address
 
-    async def _tell(self) -> None:
+    def _tell(self) -> None:
         status = _SERVING if self.ready else _NOT_SERVING
         for name in self._names:
-            await self.servicer.set(name, status)
+            self.service.set(name, status)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.contract.errors import StartError
 from services.runtime.serving.calls import Calls
 from services.runtime.serving.health import Health
+from services.runtime.serving.health_service import NAME as HEALTH
 from services.runtime.serving.options import (
     ServingOptions,
     bound,
@@ -40,7 +40,7 @@ class GrpcServer:
         self.grpc = grpc.aio.server(
             interceptors=(Calls(), *interceptors), options=server_options(options)
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self.grpc)
+        self._health.service.add_to(self.grpc)
 
     async def start(self, *services: str, ready: bool = True) -> str:
         """Listen; the bound host:port. `services` are full names, for reflection and health.
@@ -55,7 +55,7 @@ class GrpcServer:
             await self.stop()
             raise
         if self._options.reflection:
-            names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            names = (*services, HEALTH)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self.grpc)
         await self.grpc.start()
         await self._health.started()
