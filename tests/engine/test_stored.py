@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from services.contract.errors import StartError
+from services.engine import number_formats
 from services.engine.checkpoint import gguf_model
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.stored import stored_of, weight_of
@@ -19,7 +22,7 @@ from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE
-from tests.gguf_files import gguf_file
+from tests.gguf_files import Shape, gguf_file
 from tests.models import SUPPORTED, tiny_model_folder
 
 TEXT = [5, 300, 7, 200, 31]
@@ -171,3 +174,43 @@ def test_a_head_and_a_text_drafter_read_a_file_without_a_copy_on_disk(files, tmp
     loaded = load_model(ModelSpec(str(file)))
     assert bundle_of(str(file)).tokenizer_json == loaded.bundle.tokenizer_json
     assert not (tmp_path / "cache" / "models").exists()
+
+
+PROGRAM = """
+import resource, sys
+import psutil
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from services.engine.native import NativeEngine
+from services.engine.spec import ModelSpec
+from services.runtime.memory import returning_memory
+
+torch.set_num_threads(2)
+before = psutil.Process().memory_info().rss
+with returning_memory():
+    spec = ModelSpec(sys.argv[1], sys.argv[2], kv_capacity_tokens=1000, batch_invariant=False)
+    engine = NativeEngine.load(spec)
+kept = psutil.Process().memory_info().rss - before
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+print(kept, peak)
+"""
+OTHERS = 110 << 20
+"""Modules that are imported on the way."""
+WEIGHTS = 128 * 1024 * 1024
+LARGE = Shape(width=1024, middle=1024, layers=2, vocabulary=WEIGHTS // 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_a_start_takes_little_more_memory_than_the_weights_as_they_are_served(
+    tmp_path, dtype, size
+):
+    if dtype == "bfloat16" and not number_formats.cpu().bfloat16:
+        pytest.skip("weights are fp16 here, which FBGEMM rounds up to its tiles")
+    file = gguf_file(tmp_path / "m.gguf", "gemma3", LARGE)
+    command = [sys.executable, "-c", PROGRAM, str(file), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kept, peak = map(int, done.stdout.split())
+    weights = size * (WEIGHTS + 12_000_000)
+    assert kept < 1.5 * weights + OTHERS
+    assert peak < 1.3 * (kept + OTHERS)
