@@ -16,7 +16,7 @@ from services.contract.errors import StartError
 from services.engine import number_formats
 from services.engine.checkpoint import gguf_model
 from services.engine.checkpoint.gguf_file import GgufFile
-from services.engine.checkpoint.stored import stored_of, weight_of
+from services.engine.checkpoint.stored import embeddings_of, stored_of, weight_of
 from services.engine.native import NativeEngine, packing
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
@@ -107,6 +107,8 @@ def test_a_last_layer_that_is_the_embeddings_is_in_memory_once(files, dtype):
     assert sum(one.numel() for one in engine.model.parameters()) < 5000
     whole = stock(files["gemma3"]).get_input_embeddings()
     ids = torch.tensor([TEXT])
+    read = load_model(ModelSpec(str(files["gemma3"]), dtype)).model.get_input_embeddings()
+    assert torch.equal(embeddings_of(engine.model), read.weight)
     torch.testing.assert_close(
         embeddings(ids).float(), whole(ids), rtol=2e-2 if dtype != "float32" else 0, atol=0
     )
