@@ -57,9 +57,10 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Instead of a stop: why the session can never go on."""
+    """Instead of a stop: why the session can never go on; `costly`: it takes too much."""
 
     reason: str
+    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,17 @@ EPHEMERAL = replace(NEW, ephemeral=True)
 
 
 @pytest.mark.parametrize(
-    "stop", ["\n\nUser: é", "", "token:5", 0, 2**32 - 1, None, GivenUp("a: b")]
+    "stop",
+    [
+        "\n\nUser: é",
+        "",
+        "token:5",
+        0,
+        2**32 - 1,
+        None,
+        GivenUp("a: b"),
+        GivenUp("a: b", costly=True),
+    ],
 )
 async def test_a_finished_session_keeps_its_text_and_reason(store, stop):
     await begun(store, 7)
