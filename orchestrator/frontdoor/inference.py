@@ -348,8 +348,8 @@ class Inference:
         entered = [places.enter_context(place) for place in made]
         if stored:
             # Of several completions each has its number in its name, and another seed.
-            size = _most_stored(len(dump_spec(spec)) + 64, spec)
-            records = self._records.enter(tenant, count, size)
+            most = _most_stored(len(dump_spec(spec)) + 64, spec)
+            records = self._records.enter(tenant, count, most)
             for place, record in zip(entered, records, strict=True):
                 place.record = record
         return entered
