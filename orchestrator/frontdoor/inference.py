@@ -13,13 +13,15 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from paceline.together import completion_id, together
+from paceline.together import together
 
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.known_sessions import KnownSessions
 from orchestrator.frontdoor.live_sessions import LiveSessions, Past, leaving
 from orchestrator.frontdoor.long_requests import RequestThreads
+from orchestrator.frontdoor.records import Records
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
     IncomingScore,
@@ -42,11 +44,14 @@ from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import (
     Call,
+    Created,
     NewSession,
+    Outline,
     SessionKey,
     SessionStore,
     StoredSession,
 )
+from orchestrator.session.record_size import stored_size
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
@@ -88,6 +93,7 @@ class _Created(NamedTuple):
     spec: SessionSpec
     record: NewSession
     term: int
+    place: Reservation
 
 
 # Seconds for the store to name a session's owner; after that the owner here keeps it.
@@ -123,7 +129,9 @@ class Inference:
             options.logprobs_memory,
             pool.room if most_tokens is None else lambda: math.inf,
         )
+        self._records = Records(options.records_memory, options.ended_s, options.idle_s, clock)
         self._stored_texts = StoredTexts(options.max_sessions)
+        self._known = KnownSessions(store, work)
         self._restoring = Slices()
         self.request_threads = RequestThreads()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -148,6 +156,7 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
+        del request  # It may be megabytes long.
         if spec.n > 1:
             return await self._generate_together(spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
@@ -159,12 +168,13 @@ class Inference:
         self._require_no_other(self.live.completions(key), spec)
         self._require_memory(spec)
         with ExitStack() as places:
-            [place] = self._enter(places, 1, spec, tenant, self._options.logprobs_kept)
+            kept = self._options.logprobs_kept
+            [place] = self._enter(places, 1, spec, tenant, kept, stored=True)
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
                 record = self._record(spec)
-                created = await self._store.create(key, record, call)
+                created = await self._create(key, record, place, call)
                 if created.created:
                     driver = self.live.begin(
                         key, spec, record, created.term, parent, place, self._store
@@ -202,50 +212,77 @@ class Inference:
         call: Call | None,
     ) -> Collection[SessionKey]:
         """Begin those of these sessions that do not exist, all or none; which those are."""
-        absent = sum(self.live.get(key.name) is None for key in keys)
+        absent = {key for key in keys if self.live.get(key.name) is None}
         if absent:
             self._require_memory(spec)
         with ExitStack() as places:
-            free = self._enter(places, absent, spec, tenant, self._options.logprobs_kept)
+            kept = self._options.logprobs_kept
+            free = self._enter(places, len(absent), spec, tenant, kept, stored=True)
             if absent:
                 await self._forms.require(spec.sampling.response_format, tenant.name)
             async with AsyncExitStack() as locks:
                 for key in keys:
                     await locks.enter_async_context(self._lock(key))
-                created = await self._create_together(spec, keys, call)
-                for key, (one, record, term) in created.items():
-                    self.live.begin(key, one, record, term, parent, free.pop(), self._store)
+                own = dict(zip(absent, free, strict=True))
+                created = await self._create_together(spec, keys, own, call)
+                for key, (one, record, term, place) in created.items():
+                    self.live.begin(key, one, record, term, parent, place, self._store)
         return created
 
     async def _create_together(
-        self, spec: SessionSpec, keys: list[SessionKey], call: Call | None
+        self,
+        spec: SessionSpec,
+        keys: list[SessionKey],
+        places: dict[SessionKey, Reservation],
+        call: Call | None,
     ) -> dict[SessionKey, _Created]:
-        """Store those that do not exist, or none where an id is taken by other content."""
+        """Store those that have a place and do not exist, or none where an id has other content.
+
+        One that was at work when places were taken, and has gone, is read from the store.
+        """
         created: dict[SessionKey, _Created] = {}
 
         async def create(key: SessionKey, one: SessionSpec) -> None:
             if (live := self.live.get(key.name)) is not None:
                 return _require_equal(live, one)
+            if (place := places.get(key)) is None:
+                return None
             record = self._record(one)
-            found = await self._store.create(key, record, call)
+            found = await self._create(key, record, place, call)
             if found.created:
-                created[key] = _Created(one, record, found.term)
+                created[key] = _Created(one, record, found.term, place)
+            return None
 
         await create(keys[0], spec.completions(spec.seed)[0])
         seed = spec.seed if created else await self._seed_of(keys[0])
         others = zip(keys[1:], spec.completions(seed)[1:], strict=True)
         tries = await gather(*(create(*other) for other in others), return_exceptions=True)
         failures = [error for error in tries if error is not None]
-        if any(isinstance(error, AlreadyExists) for error in failures):
+        taken = any(isinstance(error, AlreadyExists) for error in failures)
+        for key, one in created.items() if failures else ():
+            _stays(key, one.record, one.place, ended=taken)
+        if taken:
             await gather(*map(self._store.abort, created), return_exceptions=True)
         if failures:
             raise failures[0]
         return created
 
+    async def _create(
+        self, key: SessionKey, record: NewSession, place: Reservation, call: Call | None
+    ) -> Created:
+        """Store a session that does not exist; what may be stored counts, whoever waits for it."""
+        try:
+            return await self._store.create(key, record, call)
+        except AlreadyExists:
+            raise
+        except BaseException:
+            _stays(key, record, place, ended=False)
+            raise
+
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
         live = self.live.get(key.name)
-        return live.spec.seed if live is not None else (await self._store.get(key)).seed
+        return live.spec.seed if live is not None else (await self._known.look(key)).seed
 
     async def _come_back_to(
         self, key: SessionKey, tenant: Tenant, parent: str, call: Call | None
@@ -291,7 +328,14 @@ class Inference:
                 raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
     def _enter(
-        self, places: ExitStack, count: int, spec: SessionSpec, tenant: Tenant, logprobs_kept: int
+        self,
+        places: ExitStack,
+        count: int,
+        spec: SessionSpec,
+        tenant: Tenant,
+        logprobs_kept: int,
+        *,
+        stored: bool = False,
     ) -> list[Reservation]:
         """Room for so many such sessions, given back with `places` by those that do not begin."""
         if not count:
@@ -301,7 +345,14 @@ class Inference:
         shown = "logprobs" if spec.sampling.logprobs is not None else "prompt_logprobs"
         fields = "sampling.max_tokens", f"sampling.{shown}"
         made = self._admission.enter_together(count, *size, tenant, memory, fields)
-        return [places.enter_context(place) for place in made]
+        entered = [places.enter_context(place) for place in made]
+        if stored:
+            # Of several completions each has its number in its name, and another seed.
+            most = _most_stored(len(dump_spec(spec)) + 64, spec)
+            records = self._records.enter(tenant, count, most)
+            for place, record in zip(entered, records, strict=True):
+                place.record = record
+        return entered
 
     async def score(
         self, request: IncomingScore, tenant: Tenant, parent: str = ""
@@ -374,11 +425,13 @@ class Inference:
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
-            stored = await self.stored(key)
-            with self._come_back(stored, tenant, prefix) as place:
+            if (await self._known.find(key)).status is SessionStatus.FINISHED:
+                return self._tell_finished(key, prefix, tenant)
+            stored = await self._known.get(key)
+            with self._come_back(key, stored, tenant, prefix) as place:
                 stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
-                    return self._tell_finished(key, stored, prefix, tenant)
+                    return self._tell_finished(key, prefix, tenant)
                 driver = self._restore(key, stored, text, resuming.traceparent, place)
             return self._read(driver, prefix)
 
@@ -395,7 +448,7 @@ class Inference:
             return True
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):
-                term = (await self._store.get(key)).term if named is None else await shield(named)
+                term = (await self._known.look(key)).term if named is None else await shield(named)
         except (PacelineError, TimeoutError):
             return True
         if term <= driver.state.config.term:
@@ -413,14 +466,15 @@ class Inference:
         return noted
 
     async def _tell_finished(
-        self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
+        self, key: SessionKey, prefix: Prefix, tenant: Tenant
     ) -> AsyncGenerator[Event]:
         with self._stored_texts.reader(tenant):
-            rounds = await self._store.rounds(key)
-            told = finished_session(stored, rounds, self._target.tokenizer, prefix)
-            events: deque[Event] = deque(await self._stored_texts.work(tenant, told))
-            failure = given_up(stored)
-            del stored, rounds, told
+            async with self._stored_texts.turn(tenant):
+                stored, rounds = await self._known.get(key), await self._known.rounds(key)
+                told = finished_session(stored, rounds, self._target.tokenizer, prefix)
+                events: deque[Event] = deque(await self._stored_texts.work(told))
+                failure = given_up(stored)
+                del stored, rounds, told
             while events:
                 yield events.popleft()
             if failure is not None:
@@ -433,7 +487,7 @@ class Inference:
         return follow(driver, prefix)
 
     def _come_back(
-        self, stored: StoredSession, tenant: Tenant, prefix: Prefix
+        self, key: SessionKey, stored: StoredSession, tenant: Tenant, prefix: Prefix
     ) -> Reservation | nullcontext[None]:
         """A reservation for an unfinished session.
 
@@ -445,14 +499,17 @@ class Inference:
         require_possible(spec, prefix)
         require_prefix(stored, prefix, comes_again=spec.mode.exact_match)
         memory = _logprobs_memory(spec, self._options.logprobs_kept)
-        return self._admission.come_back(_weight(spec), tenant, memory)
+        place = self._admission.come_back(_weight(spec), tenant, memory)
+        size = _most_stored(len(stored.resolved), spec)
+        place.record = self._records.come_back(tenant, key.name, size)
+        return place
 
     async def _takeover(
         self, key: SessionKey, stored: StoredSession, call: Call | None
     ) -> tuple[StoredSession, TextStream | None]:
         """The stored session, finished or owned by this orchestrator, and then its text."""
         if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
-            stored = await self._store.acquire(key, self._options.owner, call)
+            stored = await self._known.acquire(key, self._options.owner, call)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
         if stored.status is SessionStatus.FINISHED:
@@ -465,7 +522,7 @@ class Inference:
             return stored, text
         matched = ending.matched_text or ending.matched_token
         await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
-        return await self._store.get(key), None
+        return await self._known.get(key), None
 
     async def abort(self, key: SessionKey) -> None:
         """End a session at once, or all completions of a request.
@@ -473,12 +530,13 @@ class Inference:
         What it holds here is freed, whatever the store answers. Raises StoreError if the store
         is away, NotFound if the session is known neither there nor here.
         """
+        self._known.charge(key)
         ended = asyncio.ensure_future(self._store.abort(key))
         here = self.live.abort(key)
         try:
             await ended
         except NotFound:
-            keys = await self._completions_stored(key)
+            keys = await self._known.completions(key)
             if not (here or keys):
                 raise
             await gather(*map(self._abort_stored, keys))
@@ -489,33 +547,12 @@ class Inference:
         with suppress(NotFound):
             await self._store.abort(key)
 
-    async def _completions_stored(self, key: SessionKey) -> list[SessionKey]:
-        """The sessions of a request with several completions; none of any other."""
-        first = SessionKey(key.tenant, completion_id(key.session_id, 0))
-        try:
-            count = (await self._store.get(first)).n
-        except NotFound:
-            return []
-        if count == 1:
-            return []
-        ids = (completion_id(key.session_id, index) for index in range(count))
-        return [SessionKey(key.tenant, name) for name in ids]
-
-    async def stored(self, key: SessionKey) -> StoredSession:
+    async def stored(self, key: SessionKey) -> Outline:
         """What is known of a session.
 
         Raises NotFound, which names the sessions of a request with several completions.
         """
-        try:
-            return await self._store.get(key)
-        except NotFound as error:
-            if not (parts := await self._completions_stored(key)):
-                raise
-            first, last = parts[0].session_id, parts[-1].session_id
-            raise NotFound(
-                f"{error}: request {key.session_id!r} has {len(parts)} completions, each a session "
-                f"of its own, {first!r} to {last!r}"
-            ) from error
+        return await self._known.find(key)
 
     async def stored_rounds(
         self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
@@ -526,12 +563,14 @@ class Inference:
         Raises NotFound, and Overloaded.
         """
         with self._stored_texts.reader(tenant):
-            # In this order the text holds the tokens of every round.
-            rounds = await self._store.rounds(key)
-            stored = await self.stored(key)
-            steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
-            told = (None if one is None else say(one) for one in steps)
-            return stored, await self._stored_texts.work(tenant, told)
+            await self._known.find(key)
+            async with self._stored_texts.turn(tenant):
+                # In this order the text holds the tokens of every round.
+                rounds = await self._known.rounds(key)
+                stored = await self._known.get(key)
+                steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
+                told = (None if one is None else say(one) for one in steps)
+                return stored, await self._stored_texts.work(told)
 
     @property
     def active_sessions(self) -> int:
@@ -660,6 +699,19 @@ def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
 def _weight(spec: SessionSpec) -> int:
     """Tokens that a verifier reserves for the session, but for its window."""
     return len(spec.prompt) + spec.sampling.max_tokens
+
+
+def _stays(key: SessionKey, record: NewSession, place: Reservation, *, ended: bool) -> None:
+    """A session does not begin here that was stored, or may be."""
+    assert place.record is not None
+    size = stored_size(len(record.resolved), len(record.prompt), 0, 0)
+    place.record.stay(key.name, size, ended=ended)
+
+
+def _most_stored(resolved: int, spec: SessionSpec) -> int:
+    """Bytes of the store that a session may come to take."""
+    most = spec.sampling.max_tokens
+    return stored_size(resolved, len(spec.prompt), most, most)
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:

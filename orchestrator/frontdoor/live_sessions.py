@@ -11,6 +11,7 @@ from paceline.together import MOST_COMPLETIONS, completion_id
 
 from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick, WorkerLost
 from orchestrator.frontdoor.admission import Admission, Reservation
+from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
@@ -22,7 +23,7 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
-from services.contract.errors import Draining
+from services.contract.errors import DataLoss, Draining, Fenced, Impossible
 from services.contract.types import ResponseFormat, Role
 
 
@@ -195,6 +196,7 @@ class LiveSessions:
     def _forget(self, driver: SessionDriver, place: Reservation) -> None:
         if self.get(driver.name) is driver:
             del self._drivers[driver.name]
+            _leave_record(driver, place.record)
             place.leave()
             self._share_out()
             self._initial_states.learn(driver.key, driver.state)
@@ -205,6 +207,14 @@ class LiveSessions:
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""
             )
+
+
+def _leave_record(driver: SessionDriver, record: Record | None) -> None:
+    """Count on what the session leaves in the store, unless another orchestrator has it now."""
+    error = driver.output.error
+    if record is not None and not isinstance(error, Fenced | DataLoss):
+        ended = error is None or isinstance(error, Impossible)
+        record.stay(driver.name, driver.stored_size, ended=ended)
 
 
 def leaving() -> Draining:

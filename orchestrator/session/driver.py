@@ -55,6 +55,7 @@ from orchestrator.session.ports import (
     SessionKey,
     Workers,
 )
+from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.stored_text import end_of
@@ -140,6 +141,12 @@ class SessionDriver:
             on_refused=self._on_refused,
         )
         self.output.put_all(state.committed, text.pieces())
+
+    @property
+    def stored_size(self) -> int:
+        """About how many bytes of the store it takes; what is ephemeral is gone at its end."""
+        over = self.output.ending is not None
+        return FORGOTTEN if over and self.spec.ephemeral else self._record.size
 
     # --- events in --------------------------------------------------------------------
 

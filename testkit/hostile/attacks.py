@@ -15,6 +15,7 @@ from paceline.v1 import inference_pb2 as pb
 MIB = 1 << 20
 LONGEST_PROMPT = 4 * MIB
 LONG_ANSWER = 1024
+FLOOD = 150
 
 
 class Manner(Enum):
@@ -35,6 +36,8 @@ class Attack:
     message: bytes
     manner: Manner = Manner.READ
     service: str = "paceline.v1.InferenceService"
+    at_once: int = 1
+    """Calls that leave together."""
 
     @property
     def path(self) -> str:
@@ -138,6 +141,31 @@ def end_of_one_word(number: int) -> Attack:
     return _generate(number, prompt=text, truncate_prompt_tokens=64)
 
 
+def unknown_fields(number: int) -> Attack:
+    """Several completions of a short prompt, and megabytes that nobody knows."""
+    made = pb.SamplingParams(max_tokens=1)
+    asked = pb.GenerateRequest(prompt=f"attack {number}", sampling=made, n=4)
+    # Field 1023, of bytes; their length in a varint.
+    size = 7 * MIB
+    length = bytes(
+        (size >> shift & 127) | (128 if size >> shift + 7 else 0) for shift in (0, 7, 14, 21)
+    )
+    return Attack("Generate", asked.SerializeToString() + b"\xfa\x3f" + length + b"x" * size)
+
+
+def large_records(number: int) -> Attack:
+    """Several completions that are resolved to as much as can be."""
+    words = [f"{number} {i} ".ljust(128, "z") for i in range(128)]
+    made = pb.SamplingParams(
+        max_tokens=LONG_ANSWER,
+        bad_words=words,
+        stop=[word.ljust(256, "y") for word in words[:16]],
+        logit_bias=dict.fromkeys(range(250), 0.5),
+        allowed_token_ids=range(250),
+    )
+    return _generate(number, Manner.LEAVE, sampling=made, n=4)
+
+
 def one_word(number: int) -> Attack:
     """One word without an end: what merges of pairs like least."""
     return _generate(number, prompt=f"{number}" + "a" * (LONGEST_PROMPT - 16))
@@ -208,6 +236,29 @@ def rounds_of(number: int) -> Attack:
     return Attack("GetSession", asked.SerializeToString())
 
 
+def stuffed(number: int) -> Attack:
+    """A session whose request carries megabytes in a field that nobody knows."""
+    asked = pb.GenerateRequest(
+        request_id=f"stuffed-{number % 2}",
+        prompt="stuffed",
+        sampling=pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, seed=1),
+    )
+    unknown = b"\xc2\x3e\x80\x80\xc0\x03" + b"\x00" * (7 * MIB)  # Field 1000: 7 MiB.
+    return Attack("Generate", asked.SerializeToString() + unknown)
+
+
+def asked_for(number: int) -> Attack:
+    """What is known of such a session, as often at once as may be."""
+    asked = pb.GetSessionRequest(session_id=f"stuffed-{number % 2}")
+    return Attack("GetSession", asked.SerializeToString(), at_once=FLOOD)
+
+
+def resumed(number: int) -> Attack:
+    """The same to go on with, and left at once."""
+    asked = pb.ResumeRequest(session_id=f"stuffed-{number % 2}")
+    return Attack("Resume", asked.SerializeToString(), Manner.LEAVE, at_once=FLOOD)
+
+
 def health_watched(_number: int) -> Attack:
     """Crowds who watch the process's health."""
     asked = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
@@ -234,6 +285,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         end_of_huge_prompt,
         end_of_huge_conversation,
         end_of_one_word,
+        unknown_fields,
+        large_records,
         one_word,
         huge_conversation,
         many_tokens,
@@ -244,6 +297,9 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         never_sent,
         told_again,
         rounds_of,
+        stuffed,
+        asked_for,
+        resumed,
         health_watched,
         nonsense,
     )

@@ -199,6 +199,25 @@ def test_without_the_product_that_adds_layers_add_themselves(arch: str, monkeypa
     assert_as_transformers(engine_with(model_of(arch)), model_of(arch))
 
 
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("threads", [3, 7])
+def test_no_rows_bits_depend_on_where_threads_share_the_work(arch: str, threads: int) -> None:
+    """Wide MLPs of long prompts are cut among threads; a cut within a row would show."""
+    model = tiny_model(arch, intermediate_size=200)
+    text = random_text(334, seed=2)
+    engine = engine_with(model, batch_invariant=True)
+    assert all(fused_of(engine))
+    known = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = feed(engine, engine.new_cache(400), text)
+        cache = engine.new_cache(400)
+        parts = [feed(engine, cache, text[start : start + 40]) for start in range(0, 334, 40)]
+    finally:
+        torch.set_num_threads(known)
+    assert torch.equal(whole, torch.cat(parts))
+
+
 # --- weights in other formats ------------------------------------------------------
 
 

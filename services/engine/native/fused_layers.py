@@ -189,12 +189,33 @@ class _Parts:
     def fed_forward(self, stream: Tensor) -> Tensor:
         """The residual stream [1, n, d] after the MLP."""
         gate, up = self.gate_up.forward(self.norms[1](stream)).chunk(2, -1)
-        rows = self.gate(gate).mul_(up)
+        rows = _by_whole_rows(self.gate, gate).mul_(up)
         if self.behind is None:
             return self.down.plus(rows, stream)
         return self.behind[1](self.down.forward(rows)).add_(stream)
 
 
+def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What `compute` makes of each number of rows [1, n, d], with the bits that a row has alone.
+
+    PyTorch cuts a large operation anywhere, one piece to a thread, and computes the last few
+    numbers of a piece otherwise than those before. So here the cuts are between rows.
+    """
+    count, width = rows.shape[1:]
+    threads = 1 if rows.numel() < _UNCUT else torch.get_num_threads()
+    if threads == 1:
+        return compute(rows)
+    even = count - count % threads
+    if width >= _UNCUT or even * width <= (threads - 1) * _GRAIN:
+        even = 0
+    few = max(1, (_UNCUT - 1) // width)
+    parts = [compute(rows[:, :even])] if even else []
+    parts += [compute(rows[:, start : start + few]) for start in range(even, count, few)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+_UNCUT, _GRAIN = 1 << 14, 1 << 15
+"""Numbers from which on PyTorch cuts: GELU; and what else, so that each thread has so many."""
 _NORMS_ALONE = ("input_layernorm", "post_attention_layernorm")
 _NORMS = ("input_layernorm", "pre_feedforward_layernorm")
 _NORMS_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -268,10 +289,10 @@ def _is_known(module: Any) -> bool:
 def _fused(stock: type[nn.Module]) -> type[nn.Module]:
     """The class of such layers."""
     own = {"stock": stock, "window": staticmethod(_WINDOWS[_name(stock)])}
-    made = type(f"Fused{stock.__name__}", (FusedLayer, stock), own)
+    made: Any = type(f"Fused{stock.__name__}", (FusedLayer, stock), own)
     # transformers wraps it with a question about gradients, asked in each step.
     made.forward = FusedLayer.forward
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def _name(kind: type) -> str:
