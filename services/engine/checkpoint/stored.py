@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,14 @@ def cut(linear: nn.Linear, first: int, last: int) -> nn.Linear:
     if linear.bias is not None:
         part.bias = nn.Parameter(linear.bias.detach()[first:last], requires_grad=False)
     return part
+
+
+def embeddings_of(model: Any) -> Tensor:
+    """All of a model's input embeddings [V, width], read now if they are looked up in a file."""
+    module = model.get_input_embeddings()
+    if isinstance(module, _Looked):
+        return module.stored.read(module.weight.dtype)
+    return weight_of(module)
 
 
 def read_all(model: nn.Module) -> None:

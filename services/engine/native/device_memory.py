@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,10 +11,6 @@ import torch
 from services.contract.errors import StartError
 from services.engine.limits import affordable_tokens, free_memory
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of `mallopt`."""
-_LOADED_BLOCK, _KEPT_BLOCK = 1 << 18, 32 << 20
-"""The second is what glibc comes to by itself."""
 LEAST_TOKENS = 256
 """Tokens of K/V below which a process would do nothing but refuse sessions."""
 
@@ -72,29 +67,6 @@ def kv_capacity(name: str, asked: int | None, bytes_per_token: int, longest: int
             "K/V: free some, or say how many with kv_capacity_tokens"
         )
     return tokens
-
-
-@contextmanager
-def returning_memory() -> Iterator[None]:
-    """Let what is taken inside for a moment go back to the system at once.
-
-    glibc keeps what threads free for the same threads: after a start, nearly half as much as a
-    small model takes. Afterwards blocks are kept as usual, for the next step needs them again.
-    """
-    _tell_malloc(_LOADED_BLOCK)
-    try:
-        yield
-    finally:
-        _tell_malloc(_KEPT_BLOCK)
-
-
-def _tell_malloc(block: int) -> None:
-    """From how many bytes on a block is the system's, and to return all that is free."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, block)
-        libc.mallopt(_TRIM_THRESHOLD, 2 * block)
-        libc.malloc_trim(0)
 
 
 def weight_bytes(model: Any) -> int:

@@ -16,12 +16,7 @@ from services.engine.checkpoint.bundle import make_bundle
 from services.engine.checkpoint.fingerprint import combine, model_fingerprint
 from services.engine.invariance_check import TOKENS, check
 from services.engine.limits import max_context
-from services.engine.native.device_memory import (
-    free_bytes,
-    kv_capacity,
-    returning_memory,
-    room_to_run,
-)
+from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
 from services.engine.native.loading import load_model
@@ -34,6 +29,7 @@ from services.engine.number_formats import number_format
 from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
+from services.engine.stages import stage
 from services.engine.threads import pin
 
 if TYPE_CHECKING:
@@ -106,10 +102,9 @@ class NativeEngine(BudgetedEngine):
         not supported, or a failed self-check.
         """
         pin(spec.threads)
-        with returning_memory():
-            loaded = load_model(spec, apart=not spec.differentiable)
-            engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
-            engine._start(spec)
+        loaded = load_model(spec, apart=not spec.differentiable)
+        engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
+        engine._start(spec)
         return engine
 
     @classmethod
@@ -159,6 +154,7 @@ class NativeEngine(BudgetedEngine):
 
     def _bits(self) -> str:
         """What tells workers apart that would write different texts."""
+        stage("checks that no row depends on others")
         budget = PagedBudget(TOKENS, self.budget.layers)
         limits = self.vocab_size, self.max_context_length
         return check(self.forward, lambda most: PagedCache(budget, most), *limits, self.model_id)

@@ -18,6 +18,7 @@ from services.engine.native.invariance import invariant as invariant_products
 from services.engine.native.invariance import require_known
 from services.engine.native.packing import ByteLinear, PackedLinear, left_plain, pack, packing_of
 from services.engine.number_formats import require_int8
+from services.engine.stages import stage
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +88,14 @@ def _prepare(
 ) -> None:
     tolerance = selfcheck.tolerance_of(model)
     if kind is not None:
+        stage("packs its weights")
         pack(model, kind)
     read_all(model)
     if kind is not None and kind.widens:
         rounds = issubclass(kind, ByteLinear)
         tolerance = _ROUNDED if rounds else selfcheck.TOLERANCES[torch.float32]
     if check:
+        stage("compares its logits with the model's own")
         _check(model, name, forward, tolerance)
     install(model)
 
