@@ -1,8 +1,8 @@
 """Keeps a set of child processes alive: start, restart with a growing pause, stop.
 
 A child is ready when its ready file holds an address. One that exits before it was
-ever ready is a fault of settings, not of luck: its start fails with its own last
-line. One that dies later is started again.
+ever ready is a fault of settings, not of luck: its start fails with what it says of itself, else
+with its log's last line. One that dies later is started again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from services.contract.errors import StartError
 
 START_TIMEOUT_S = 300.0
 _POLL_S = 0.05
+_OWN_WORDS = r"^paceline [a-z]+: "
+"""How a process says why it ends: `services.cluster.flags.complain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Child:
 
     def _last_words(self) -> str:
         code = self._process.returncode if self._process else None
-        return last_line(self.spec.log_file) or f"exit status {code}, without a word"
+        return last_words(self.spec.log_file) or f"exit status {code}, without a word"
 
     async def _keep(self) -> None:
         deaths = 0
@@ -208,10 +211,19 @@ def _read_line(path: Path) -> str:
         return ""
 
 
+def last_words(path: Path) -> str:
+    """Why the process that wrote a log ended: its own last line of that, else the last one at all.
+
+    Libraries may write behind it: NCCL does, of a process that ends early.
+    """
+    return last_line(path, _OWN_WORDS) or last_line(path)
+
+
 def last_line(path: Path, mark: str = "") -> str:
-    """The last line of a log that says something, and has `mark` in it."""
+    """The last line of a log that says something, and has what `mark` is a pattern of in it."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip() and mark in line), "")
+    said = (line.strip() for line in reversed(lines) if re.search(mark, line))
+    return next(filter(None, said), "")

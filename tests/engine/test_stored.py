@@ -48,6 +48,7 @@ def stock(file: Path):
         gguf_file=file.name,
         quantization_config=GgufConfig(dequantize=True),
         dtype=torch.float32,
+        trust_remote_code=False,
     ).eval()
 
 
@@ -91,7 +92,9 @@ def test_a_gguf_file_has_the_settings_and_tokens_that_transformers_finds(files, 
     file = files[arch]
     theirs = {**stock(file).config.to_dict(), "dtype": None}
     assert gguf_model.read_config(file).to_dict() == theirs
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, trust_remote_code=False
+    )
     ours = gguf_model.read_tokenizer(file)
     assert ours.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
