@@ -86,5 +86,5 @@ def _listen(
             return server.add_insecure_port(place)
         return server.add_secure_port(place, credentials)
     except RuntimeError as error:
-        which = "" if place == address else f": {place} is taken"
+        which = "" if place == address else f": not at {place}"
         raise StartError(f"{setting}: cannot listen on {address}{which}") from error
