@@ -31,6 +31,7 @@ from bench.command import measuring_parser, run, table
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from services.engine.checkpoint.files import locate
 from services.engine.checkpoint.heads import is_head
+from services.engine.checkpoint.stored import embeddings_of
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.port import Segment
@@ -100,7 +101,7 @@ def head_scores(folder: Path, target: NativeEngine, texts: Sequence[Text]) -> li
     """A head's score on each text, by draft step."""
     head, ids = read_head(folder)
     kept: dict[int, Tensor] = {}
-    embeddings = target.model.get_input_embeddings().weight.detach().float()
+    embeddings = embeddings_of(target.model).float()
     learner = EagleLearner(
         head, ids, embeddings, lambda number, count: kept[number][:count], (1.0,) * _STEPS
     )

@@ -271,6 +271,9 @@ def _options(settings: OrchestratorSettings) -> Options:
         max_tokens_in_flight=settings.max_tokens_in_flight,
         logprobs_kept=settings.logprobs_kept,
         logprobs_memory=settings.logprobs_memory * 2**20,
+        records_memory=settings.records_memory * 2**20,
+        ended_s=settings.finished_ttl,
+        idle_s=settings.session_ttl,
         limits=limits,
         tenant_key=settings.tenant_key.get_secret_value().encode() if settings.tenant_key else b"",
     )

@@ -186,6 +186,13 @@ class OrchestratorSettings(LinkSettings):
         description="MiB that such logprobs of all sessions may come to take; a session that would "
         "pass it is refused",
     )
+    records_memory: int = Field(
+        1024,
+        ge=16,
+        description="MiB of Redis that the records of this orchestrator's sessions may take, those "
+        "that have ended and are kept included: all orchestrators together less than Redis may "
+        "hold; a request that would pass it is refused, and one tenant of several at half of it",
+    )
     deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
     detach_grace: float = Field(
         10.0, ge=0, description="seconds that a session goes on after its client has left"

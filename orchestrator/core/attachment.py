@@ -42,7 +42,7 @@ OPENING_FACTOR = 4.0
 
 
 def suspend(turn: Turn, reason: SuspendReason, detail: str = "") -> None:
-    """Stop before the end; the session can be resumed, unless it is IMPOSSIBLE."""
+    """Stop before the end; the session can be resumed, unless it ends for good."""
     turn.release_all()
     turn.bump_epoch()
     if reason is SuspendReason.IMPOSSIBLE and turn.state.unpersisted:
@@ -174,7 +174,8 @@ def on_lost(turn: Turn, event: WorkerLost) -> None:
 
 def _lose_or_wait(turn: Turn, event: WorkerLost) -> None:
     if event.for_good:
-        suspend(turn, SuspendReason.IMPOSSIBLE, event.reason)
+        why = SuspendReason.COSTLY if event.costly else SuspendReason.IMPOSSIBLE
+        suspend(turn, why, event.reason)
     elif event.busy:
         turn.set(verifier_left=f"the last one is full: {event.reason}")
         _abandon_verifier(turn)

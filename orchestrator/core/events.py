@@ -68,7 +68,8 @@ class WorkerLost:
 
     `fatal`: no other worker would succeed (the session itself is refused); `busy`: the worker
     is only full. `epoch` is that of the failed open, so that a late notice hits no newer one;
-    None = the whole worker is lost. `for_good`: the session can never go on.
+    None = the whole worker is lost. `for_good`: the session can never go on; `costly`: because
+    its response format takes too much.
     """
 
     at: float
@@ -79,6 +80,7 @@ class WorkerLost:
     busy: bool = False
     epoch: int | None = None
     for_good: bool = False
+    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +183,19 @@ Event = (
 
 
 class SuspendReason(Enum):
-    """Why a session stopped before its end. It stays resumable, except IMPOSSIBLE."""
+    """Why a session stopped before its end. It stays resumable, unless it is for good."""
 
     NO_VERIFIER = "no verifier could take the session in time"
     DEADLINE = "the session's deadline passed"
     DETACHED = "nobody was attached for the grace time"
     REFUSED = "the verifier refused the session"
     IMPOSSIBLE = "nobody can go on with the session"
+    COSTLY = "nobody goes on with the session"
+
+    @property
+    def for_good(self) -> bool:
+        """Whether it has ended."""
+        return self in (SuspendReason.IMPOSSIBLE, SuspendReason.COSTLY)
 
 
 class SourceCount(NamedTuple):

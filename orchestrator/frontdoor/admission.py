@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
+from orchestrator.frontdoor.records import Record
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from services.contract.errors import InvalidRequest, Overloaded
 
@@ -89,8 +90,11 @@ class Load:
 class Reservation:
     """A session's share of the limits, given back exactly once.
 
-    Leaving the `with` block gives it back, unless it was kept for a driver.
+    Leaving the `with` block gives it back, unless it was kept for a driver. `record`: its place
+    in the store, where it is stored.
     """
+
+    record: Record | None = None
 
     def __init__(self, loads: tuple[Load, ...], tokens: int, memory: int) -> None:
         self._loads, self._tokens, self._memory = loads, tokens, memory
@@ -119,6 +123,8 @@ class Reservation:
         loads, self._loads = self._loads, ()
         for load in loads:
             load.give_back(self._tokens, self._memory)
+        if self.record is not None:
+            self.record.give_back()
 
 
 class Work:

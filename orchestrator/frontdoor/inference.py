@@ -20,6 +20,7 @@ from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.live_sessions import LiveSessions, Past, leaving
 from orchestrator.frontdoor.long_requests import RequestThreads
+from orchestrator.frontdoor.records import Records
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
     IncomingScore,
@@ -42,11 +43,13 @@ from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import (
     Call,
+    Created,
     NewSession,
     SessionKey,
     SessionStore,
     StoredSession,
 )
+from orchestrator.session.record_size import stored_size
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
@@ -88,6 +91,7 @@ class _Created(NamedTuple):
     spec: SessionSpec
     record: NewSession
     term: int
+    place: Reservation
 
 
 # Seconds for the store to name a session's owner; after that the owner here keeps it.
@@ -123,6 +127,7 @@ class Inference:
             options.logprobs_memory,
             pool.room if most_tokens is None else lambda: math.inf,
         )
+        self._records = Records(options.records_memory, options.ended_s, options.idle_s, clock)
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self.request_threads = RequestThreads()
@@ -132,7 +137,8 @@ class Inference:
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
         self.live = LiveSessions(
-            pool, target, recorder, options, self._admission, self._initial_states, clock
+            *(pool, target, recorder, options, self._admission, self._initial_states, clock),
+            on_costly=self._forms.blame,
         )
         self._scoring = Scoring(pool, options.limits)
 
@@ -148,7 +154,7 @@ class Inference:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         if spec.n > 1:
-            return await self._generate_together(request, spec, tenant, parent, call)
+            return await self._generate_together(spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
         if (live := self.live.get(key.name)) is not None:
             _require_equal(live, spec)
@@ -158,12 +164,13 @@ class Inference:
         self._require_no_other(self.live.completions(key), spec)
         self._require_memory(spec)
         with ExitStack() as places:
-            [place] = self._enter(places, 1, spec, tenant, self._options.logprobs_kept)
+            kept = self._options.logprobs_kept
+            [place] = self._enter(places, 1, spec, tenant, kept, stored=True)
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
-                record = self._record(request, spec)
-                created = await self._store.create(key, record, call)
+                record = self._record(spec)
+                created = await self._create(key, record, place, call)
                 if created.created:
                     driver = self.live.begin(
                         key, spec, record, created.term, parent, place, self._store
@@ -173,7 +180,6 @@ class Inference:
 
     async def _generate_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         tenant: Tenant,
         parent: str,
@@ -183,7 +189,7 @@ class Inference:
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self.live.get(SessionKey(tenant.name, spec.session).name)
         self._require_no_other([] if alone is None else [alone], spec)
-        begun = await self._begin_together(request, spec, keys, tenant, parent, call)
+        begun = await self._begin_together(spec, keys, tenant, parent, call)
         return together(
             [
                 self._read(live, Prefix())
@@ -195,7 +201,6 @@ class Inference:
 
     async def _begin_together(
         self,
-        request: IncomingRequest,
         spec: SessionSpec,
         keys: list[SessionKey],
         tenant: Tenant,
@@ -203,45 +208,72 @@ class Inference:
         call: Call | None,
     ) -> Collection[SessionKey]:
         """Begin those of these sessions that do not exist, all or none; which those are."""
-        absent = sum(self.live.get(key.name) is None for key in keys)
+        absent = {key for key in keys if self.live.get(key.name) is None}
         if absent:
             self._require_memory(spec)
         with ExitStack() as places:
-            free = self._enter(places, absent, spec, tenant, self._options.logprobs_kept)
+            kept = self._options.logprobs_kept
+            free = self._enter(places, len(absent), spec, tenant, kept, stored=True)
             if absent:
                 await self._forms.require(spec.sampling.response_format, tenant.name)
             async with AsyncExitStack() as locks:
                 for key in keys:
                     await locks.enter_async_context(self._lock(key))
-                created = await self._create_together(request, spec, keys, call)
-                for key, (one, record, term) in created.items():
-                    self.live.begin(key, one, record, term, parent, free.pop(), self._store)
+                own = dict(zip(absent, free, strict=True))
+                created = await self._create_together(spec, keys, own, call)
+                for key, (one, record, term, place) in created.items():
+                    self.live.begin(key, one, record, term, parent, place, self._store)
         return created
 
     async def _create_together(
-        self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
+        self,
+        spec: SessionSpec,
+        keys: list[SessionKey],
+        places: dict[SessionKey, Reservation],
+        call: Call | None,
     ) -> dict[SessionKey, _Created]:
-        """Store those that do not exist, or none where an id is taken by other content."""
+        """Store those that have a place and do not exist, or none where an id has other content.
+
+        One that was at work when places were taken, and has gone, is read from the store.
+        """
         created: dict[SessionKey, _Created] = {}
 
         async def create(key: SessionKey, one: SessionSpec) -> None:
             if (live := self.live.get(key.name)) is not None:
                 return _require_equal(live, one)
-            record = self._record(request, one)
-            found = await self._store.create(key, record, call)
+            if (place := places.get(key)) is None:
+                return None
+            record = self._record(one)
+            found = await self._create(key, record, place, call)
             if found.created:
-                created[key] = _Created(one, record, found.term)
+                created[key] = _Created(one, record, found.term, place)
+            return None
 
         await create(keys[0], spec.completions(spec.seed)[0])
         seed = spec.seed if created else await self._seed_of(keys[0])
         others = zip(keys[1:], spec.completions(seed)[1:], strict=True)
         tries = await gather(*(create(*other) for other in others), return_exceptions=True)
         failures = [error for error in tries if error is not None]
-        if any(isinstance(error, AlreadyExists) for error in failures):
+        taken = any(isinstance(error, AlreadyExists) for error in failures)
+        for key, one in created.items() if failures else ():
+            _stays(key, one.record, one.place, ended=taken)
+        if taken:
             await gather(*map(self._store.abort, created), return_exceptions=True)
         if failures:
             raise failures[0]
         return created
+
+    async def _create(
+        self, key: SessionKey, record: NewSession, place: Reservation, call: Call | None
+    ) -> Created:
+        """Store a session that does not exist; what may be stored counts, whoever waits for it."""
+        try:
+            return await self._store.create(key, record, call)
+        except AlreadyExists:
+            raise
+        except BaseException:
+            _stays(key, record, place, ended=False)
+            raise
 
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
@@ -275,7 +307,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key, *parts)
             drivers = [
-                self.live.begin(own, one, self._record(request, one), 1, parent, place, NullStore())
+                self.live.begin(own, one, self._record(one), 1, parent, place, NullStore())
                 for (own, one), place in zip(parts.items(), free, strict=True)
             ]
         self._recorder.bind(drivers[0].name)
@@ -292,7 +324,14 @@ class Inference:
                 raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
     def _enter(
-        self, places: ExitStack, count: int, spec: SessionSpec, tenant: Tenant, logprobs_kept: int
+        self,
+        places: ExitStack,
+        count: int,
+        spec: SessionSpec,
+        tenant: Tenant,
+        logprobs_kept: int,
+        *,
+        stored: bool = False,
     ) -> list[Reservation]:
         """Room for so many such sessions, given back with `places` by those that do not begin."""
         if not count:
@@ -302,7 +341,14 @@ class Inference:
         shown = "logprobs" if spec.sampling.logprobs is not None else "prompt_logprobs"
         fields = "sampling.max_tokens", f"sampling.{shown}"
         made = self._admission.enter_together(count, *size, tenant, memory, fields)
-        return [places.enter_context(place) for place in made]
+        entered = [places.enter_context(place) for place in made]
+        if stored:
+            # Of several completions each has its number in its name, and another seed.
+            most = _most_stored(len(dump_spec(spec)) + 64, spec)
+            records = self._records.enter(tenant, count, most)
+            for place, record in zip(entered, records, strict=True):
+                place.record = record
+        return entered
 
     async def score(
         self, request: IncomingScore, tenant: Tenant, parent: str = ""
@@ -376,7 +422,7 @@ class Inference:
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
             stored = await self.stored(key)
-            with self._come_back(stored, tenant, prefix) as place:
+            with self._come_back(key, stored, tenant, prefix) as place:
                 stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
                     return self._tell_finished(key, stored, prefix, tenant)
@@ -434,7 +480,7 @@ class Inference:
         return follow(driver, prefix)
 
     def _come_back(
-        self, stored: StoredSession, tenant: Tenant, prefix: Prefix
+        self, key: SessionKey, stored: StoredSession, tenant: Tenant, prefix: Prefix
     ) -> Reservation | nullcontext[None]:
         """A reservation for an unfinished session.
 
@@ -446,7 +492,10 @@ class Inference:
         require_possible(spec, prefix)
         require_prefix(stored, prefix, comes_again=spec.mode.exact_match)
         memory = _logprobs_memory(spec, self._options.logprobs_kept)
-        return self._admission.come_back(_weight(spec), tenant, memory)
+        place = self._admission.come_back(_weight(spec), tenant, memory)
+        size = _most_stored(len(stored.resolved), spec)
+        place.record = self._records.come_back(tenant, key.name, size)
+        return place
 
     async def _takeover(
         self, key: SessionKey, stored: StoredSession, call: Call | None
@@ -600,9 +649,8 @@ class Inference:
         vetted()
         return built
 
-    def _record(self, request: IncomingRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, spec: SessionSpec) -> NewSession:
         return NewSession(
-            request=request.encoded(),
             digest=spec.digest,
             prompt=spec.prompt,
             seed=spec.seed,
@@ -662,6 +710,19 @@ def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
 def _weight(spec: SessionSpec) -> int:
     """Tokens that a verifier reserves for the session, but for its window."""
     return len(spec.prompt) + spec.sampling.max_tokens
+
+
+def _stays(key: SessionKey, record: NewSession, place: Reservation, *, ended: bool) -> None:
+    """A session does not begin here that was stored, or may be."""
+    assert place.record is not None
+    size = stored_size(len(record.resolved), len(record.prompt), 0, 0)
+    place.record.stay(key.name, size, ended=ended)
+
+
+def _most_stored(resolved: int, spec: SessionSpec) -> int:
+    """Bytes of the store that a session may come to take."""
+    most = spec.sampling.max_tokens
+    return stored_size(resolved, len(spec.prompt), most, most)
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:

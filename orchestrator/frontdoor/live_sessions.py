@@ -11,6 +11,7 @@ from paceline.together import MOST_COMPLETIONS, completion_id
 
 from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick, WorkerLost
 from orchestrator.frontdoor.admission import Admission, Reservation
+from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
@@ -22,8 +23,8 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
-from services.contract.errors import Draining
-from services.contract.types import Role
+from services.contract.errors import DataLoss, Draining, Fenced, Impossible
+from services.contract.types import ResponseFormat, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ class LiveSessions:
         admission: Admission,
         initial_states: InitialStates,
         clock: Callable[[], float],
+        on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
     ) -> None:
+        """`on_costly` is told of formats that took a session of a tenant too much."""
+        self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
         self._admission, self._initial_states = admission, initial_states
@@ -192,14 +196,25 @@ class LiveSessions:
     def _forget(self, driver: SessionDriver, place: Reservation) -> None:
         if self.get(driver.name) is driver:
             del self._drivers[driver.name]
+            _leave_record(driver, place.record)
             place.leave()
             self._share_out()
             self._initial_states.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
+            if driver.given_up is not None and driver.given_up.costly:
+                self._on_costly(driver.spec.sampling.response_format, driver.key.tenant)
             error = driver.output.error
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""
             )
+
+
+def _leave_record(driver: SessionDriver, record: Record | None) -> None:
+    """Count on what the session leaves in the store, unless another orchestrator has it now."""
+    error = driver.output.error
+    if record is not None and not isinstance(error, Fenced | DataLoss):
+        ended = error is None or isinstance(error, Impossible)
+        record.stay(driver.name, driver.stored_size, ended=ended)
 
 
 def leaving() -> Draining:

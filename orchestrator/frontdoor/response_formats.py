@@ -2,6 +2,9 @@
 
 The event loop compiles nothing, however small. Callers with equal formats wait for one
 answer; once nobody waits, the job is dropped.
+
+A format that took a session of a tenant more time than it may is refused to that tenant for a
+while, before it costs anything more.
 """
 
 from __future__ import annotations
@@ -9,20 +12,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from orchestrator.frontdoor.admission import Work
 from orchestrator.session.ranges import ALLOWED_FORMATS
-from services.contract.errors import InvalidRequest
+from services.contract.errors import FormatTooCostly, InvalidRequest
 from services.contract.types import ResponseFormat
 from services.grammar.formats import named_in
 from services.grammar.vetting import Vetted, Vetting
 
 KEPT = 4_096
 """Cached answers; each is one short line."""
+COSTLY_KEPT, COSTLY_SECONDS = 4_096, 600.0
+"""Most formats that are refused as too costly to follow, and for how long."""
 
 _Key = tuple[str, bytes]
 
@@ -39,32 +45,60 @@ class _Asked:
 class ResponseFormats:
     """What is known of response formats. All methods belong to the event loop."""
 
-    def __init__(self, vetting: Vetting | None = None, work: Work | None = None) -> None:
-        """`work`: where what a tenant's formats cost is counted."""
+    def __init__(
+        self,
+        vetting: Vetting | None = None,
+        work: Work | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`work`: where what a tenant's formats cost is counted; `clock`: in seconds."""
         self.special: Collection[str] = ()
         """Names of the model's special tokens."""
-        self._vetting, self._work = vetting or Vetting(), work
+        self._vetting, self._work, self._clock = vetting or Vetting(), work, clock
+        self._costly: OrderedDict[_Key, float] = OrderedDict()
+        """Until when each is refused, the first that ends first."""
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._asked: dict[_Key, _Asked] = {}
 
     async def require(self, wanted: ResponseFormat | None, tenant: str) -> None:
         """Return if outputs can follow the format; None: no format.
 
-        Raises InvalidRequest if they cannot, or if compiling takes too much, and Overloaded if
-        too many formats of this tenant, or of all, wait.
+        Raises InvalidRequest if they cannot, or if compiling takes too much, FormatTooCostly if
+        following it took this tenant too much lately, and Overloaded if too many formats of this
+        tenant, or of all, wait.
         """
         if wanted is None:
             return
-        if complaint := await self._complaint(wanted, tenant):
+        digest = _digest(wanted)
+        self._require_cheap((tenant, digest), wanted)
+        if complaint := await self._complaint(wanted, tenant, digest):
             field = f"sampling.{wanted.kind}"
             raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
+
+    def blame(self, wanted: ResponseFormat | None, tenant: str) -> None:
+        """Following the format took a session of this tenant too much: no other one for a while."""
+        if wanted is None:
+            return
+        key = (tenant, _digest(wanted))
+        self._costly[key] = self._clock() + COSTLY_SECONDS
+        self._costly.move_to_end(key)
+        if len(self._costly) > COSTLY_KEPT:
+            self._costly.popitem(last=False)
+
+    def _require_cheap(self, key: _Key, wanted: ResponseFormat) -> None:
+        left = self._costly.get(key, 0.0) - self._clock()
+        if left > 0:
+            raise FormatTooCostly(
+                f"sampling.{wanted.kind}: following it took a session more CPU time than an output "
+                f"may; it is refused for {left:.0f} s more"
+            )
+        self._costly.pop(key, None)
 
     def close(self) -> None:
         """End the processes; waiting callers get Draining."""
         self._vetting.close()
 
-    async def _complaint(self, wanted: ResponseFormat, tenant: str) -> str:
-        digest = _digest(wanted)
+    async def _complaint(self, wanted: ResponseFormat, tenant: str, digest: bytes) -> str:
         if (known := self._known.get(digest)) is not None:
             self._known.move_to_end(digest)
             return known

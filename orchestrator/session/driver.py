@@ -47,9 +47,18 @@ from orchestrator.core.placement import Wanted
 from orchestrator.core.state import Phase, State
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
-from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
+from orchestrator.session.ports import (
+    GivenUp,
+    NewSession,
+    Recorder,
+    SessionKeeper,
+    SessionKey,
+    Workers,
+)
+from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.spec import SessionSpec
+from orchestrator.session.stored_text import end_of
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
@@ -57,7 +66,6 @@ from orchestrator.workers.events import to_core
 from orchestrator.workers.link import SessionEvent
 from services.contract.errors import (
     DeadlinePassed,
-    Impossible,
     NoWorker,
     PacelineError,
     SessionAborted,
@@ -104,6 +112,8 @@ class SessionDriver:
         prompt_due = len(spec.prompt) - 1 if scored else 0
         self.output = Output(beyond, proven, logprobs_kept, prompt_due)
         self.totals = SpecTotals()
+        self.given_up: GivenUp | None = None
+        """Why it has ended, where it can never go on."""
         self._text = text
         self._workers, self._recorder = workers, recorder
         self._on_end, self._company = on_end, company
@@ -131,6 +141,12 @@ class SessionDriver:
             on_refused=self._on_refused,
         )
         self.output.put_all(state.committed, text.pieces())
+
+    @property
+    def stored_size(self) -> int:
+        """About how many bytes of the store it takes; what is ephemeral is gone at its end."""
+        over = self.output.ending is not None
+        return FORGOTTEN if over and self.spec.ephemeral else self._record.size
 
     # --- events in --------------------------------------------------------------------
 
@@ -345,9 +361,10 @@ class SessionDriver:
         self.output.put(delivery)
 
     def _suspend(self, reason: SuspendReason, detail: str) -> None:
-        if reason is SuspendReason.IMPOSSIBLE:
-            self._record.give_up(detail)
-            self.output.end(error=Impossible(f"{reason.value}: {detail}"))
+        if reason.for_good:
+            self.given_up = GivenUp(detail, costly=reason is SuspendReason.COSTLY)
+            self._record.give_up(self.given_up)
+            self.output.end(error=end_of(self.given_up))
             self._close()
             return
         self._record.pause()

@@ -12,7 +12,10 @@ from orchestrator.session.output import LOGPROBS_KEPT
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this orchestrator serves; `logprobs_kept` in tokens of a session, the memory in bytes."""
+    """How this orchestrator serves; `logprobs_kept` in tokens of a session, the memory in bytes.
+
+    `ended_s`, `idle_s`: how long the store keeps sessions that have ended, and idle ones.
+    """
 
     owner: str
     method: str = ""
@@ -23,5 +26,8 @@ class Options:
     max_tokens_in_flight: int | None = None
     logprobs_kept: int = LOGPROBS_KEPT
     logprobs_memory: float = math.inf
+    records_memory: float = math.inf
+    ended_s: float = 600.0
+    idle_s: float = 3600.0
     limits: Limits = field(default_factory=Limits)
     tenant_key: bytes = b""

@@ -37,14 +37,13 @@ class SessionKey:
 class NewSession:
     """What is stored before any work is done on a session.
 
-    `request` and `resolved` are opaque bytes: the request as it came, and what
-    it was resolved to (mode, sampling), so that another orchestrator goes on
-    with the same values. `digest` identifies the request's content.
+    `resolved`, opaque bytes, is what its request was resolved to (mode, sampling), so that
+    another orchestrator goes on with the same values; the request itself, which may hold
+    anything, is not kept. `digest` identifies its content.
     `ephemeral` sessions keep no text, tokens or prompt after their end. `index` and `n`: which of
     its request's completions it is, and of how many; this stays.
     """
 
-    request: bytes
     digest: str
     prompt: tuple[int, ...]
     seed: int
@@ -58,9 +57,10 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Instead of a stop: why the session can never go on."""
+    """Instead of a stop: why the session can never go on; `costly`: it takes too much."""
 
     reason: str
+    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,6 @@ class StoredSession:
     status: SessionStatus
     term: int
     owner: str
-    request: bytes
     resolved: bytes
     digest: str
     target_fingerprint: str

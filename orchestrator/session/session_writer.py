@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from orchestrator.core.events import Commit, Ending
 from orchestrator.session.ports import End, GivenUp, Memory, NewSession, SessionKeeper, SessionKey
+from orchestrator.session.record_size import stored_size
 from orchestrator.session.round_records import dump_round
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
@@ -34,6 +35,7 @@ class RecordWriter:
         self._key, self._term, self._store = key, term, store
         self._session, self._committed = session, list(committed)
         self._round = self._round_base = 0
+        self._rounds = len(committed)
         self._on_persisted, self._refused = on_persisted, on_refused
         # From the driver's clock to Unix time, in seconds.
         self._wall = time.time() - time.monotonic()
@@ -43,6 +45,12 @@ class RecordWriter:
         """All that was handed to the store so far."""
         return Memory(self._session, tuple(self._committed), self._round, self._round_base)
 
+    @property
+    def size(self) -> int:
+        """About how many bytes of the store the session takes."""
+        size = len(self._session.resolved), len(self._session.prompt)
+        return stored_size(*size, len(self._committed), self._rounds)
+
     def on_refused(self, error: PacelineError) -> None:
         """The session has another owner, or is gone."""
         self._refused(error)
@@ -51,6 +59,7 @@ class RecordWriter:
         """Hand a commit over, and the end in it; `on_persisted` or `on_refused` follows."""
         record = commit.record
         self._committed += commit.token_ids
+        self._rounds += 1
         self._round, self._round_base = record.round, commit.base_len
         stored: Awaitable[object] = self._store.commit(
             self._key,
@@ -91,9 +100,9 @@ class RecordWriter:
         future.add_done_callback(paused)
         return future
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, why: GivenUp) -> None:
         """End a session that can never go on; later readers get the reason."""
-        length, why = len(self._committed), GivenUp(reason)
+        length = len(self._committed)
         ended: Awaitable[object] = self._store.finish(
             self._key, self._term, length, FinishReason.ABORT, why
         )
@@ -101,8 +110,8 @@ class RecordWriter:
         self.let_go()
 
     def let_go(self) -> None:
-        """The session is over here; may be repeated."""
-        self._refused = _ignore
+        """The session is over here; may be repeated. Nothing leads back to its driver then."""
+        self._refused = self._on_persisted = _ignore
         self._store.release(self._key, self._term)
 
 
@@ -112,7 +121,7 @@ def _end(ending: Ending | None) -> End | None:
     return End(ending.reason, ending.matched_text or ending.matched_token)
 
 
-def _ignore(_error: PacelineError) -> None:
+def _ignore(_answer: object) -> None:
     """Ignore an answer."""
 
 

@@ -14,7 +14,13 @@ from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import load_spec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.text import TextStream, Tokenizer
-from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange
+from services.contract.errors import (
+    DataLoss,
+    FormatTooCostly,
+    Impossible,
+    OffsetOutOfRange,
+    SessionError,
+)
 from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
 
 
@@ -64,11 +70,17 @@ def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
         )
 
 
-def given_up(stored: StoredSession) -> Impossible | None:
+def given_up(stored: StoredSession) -> SessionError | None:
     """The error that readers get instead of an end, if the session can never go on."""
-    if not isinstance(stored.matched_stop, GivenUp):
-        return None
-    return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
+    why = stored.matched_stop
+    return end_of(why) if isinstance(why, GivenUp) else None
+
+
+def end_of(given_up: GivenUp) -> SessionError:
+    """The error that tells it."""
+    if given_up.costly:
+        return FormatTooCostly(f"{SuspendReason.COSTLY.value}: {given_up.reason}")
+    return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {given_up.reason}")
 
 
 def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:
@@ -117,7 +129,6 @@ def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
 def as_new(stored: StoredSession, owner: str) -> NewSession:
     """The record that the session began with, under its current owner."""
     return NewSession(
-        request=stored.request,
         digest=stored.digest,
         prompt=stored.prompt,
         seed=stored.seed,

@@ -23,6 +23,7 @@ from services.contract.errors import StoreError
 from services.contract.types import FinishReason, SessionStatus
 
 RECORD_VERSION = 1
+_GIVEN_UP, _COSTLY = "given up", "costly"
 # Far above what a session can come to, far below what a message can carry.
 _MOST_TERMS = 2**31
 _MOST_SEEDS = 2**64
@@ -61,8 +62,8 @@ def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
     match matched_stop:
         case None:
             return ""
-        case GivenUp(reason):
-            return f"given up:{reason}"
+        case GivenUp(reason, costly):
+            return f"{_COSTLY if costly else _GIVEN_UP}:{reason}"
         case int():
             return f"token:{matched_stop}"
         case str():
@@ -74,8 +75,8 @@ def decode_stop(encoded: bytes) -> str | int | GivenUp | None:
     kind, _, value = encoded.decode().partition(":")
     if kind == "token":
         return int(value)
-    if kind == "given up":
-        return GivenUp(value)
+    if kind in (_GIVEN_UP, _COSTLY):
+        return GivenUp(value, costly=kind == _COSTLY)
     return value if kind == "text" else None
 
 
@@ -85,7 +86,6 @@ def encode_session(
     """Name, value, … of the meta hash, but for what the script itself sets."""
     fields: dict[str, bytes | str | int] = {
         "version": RECORD_VERSION,
-        "request": session.request,
         "resolved": session.resolved,
         "target_fingerprint": session.target_fingerprint,
         "prompt": pack(session.prompt),
@@ -128,7 +128,6 @@ def decode_session(reply: list[Any]) -> StoredSession:
         status=decode_status(meta[b"status"]),
         term=_count(meta[b"term"], _MOST_TERMS),
         owner=meta[b"owner"].decode(),
-        request=meta.get(b"request", b""),
         resolved=meta.get(b"resolved", b""),
         digest=meta[b"digest"].decode(),
         target_fingerprint=meta[b"target_fingerprint"].decode(),

@@ -40,7 +40,13 @@ def to_core(worker: str, role: Role, event: SessionEvent, at: float) -> Event | 
         case SessionFailed(_, reason, message, epoch):
             fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
             busy = reason is FailureReason.CAPACITY
-            told, for_good = message or reason.name, reason.for_good
-            return WorkerLost(at, role, worker, told, fatal or for_good, busy, epoch, for_good)
+            return WorkerLost(
+                *(at, role, worker, message or reason.name),
+                fatal=fatal or reason.for_good,
+                busy=busy,
+                epoch=epoch,
+                for_good=reason.for_good,
+                costly=reason is FailureReason.FORMAT_COST,
+            )
         case PromptScores():
             return None

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.contract.errors import StartError
+from services.engine.stages import STAGE
 
 START_TIMEOUT_S = 300.0
 _POLL_S = 0.05
-_OWN_WORDS = r"^paceline [a-z]+: "
+TELL_S = 2.0
+"""How often a start that takes long is told of. Tests shorten it."""
+_OWN_WORDS = re.compile(r"paceline [a-z]+: ")
 """How a process says why it ends: `services.cluster.flags.complain`."""
 
 
@@ -114,14 +117,24 @@ class Child:
 
     async def _until_ready(self, timeout: float) -> str:
         assert self._process is not None
-        deadline = asyncio.get_running_loop().time() + timeout
-        while asyncio.get_running_loop().time() < deadline:
+        clock = asyncio.get_running_loop().time
+        deadline, tell, told = clock() + timeout, clock() + TELL_S, ""
+        while clock() < deadline:
             if address := _read_line(self.spec.ready_file):
                 return address
             if self._process.returncode is not None:
                 raise StartError(f"{self.spec.name} did not start: {self._last_words()}")
+            if clock() > tell:
+                tell, told = clock() + TELL_S, self._tell(told)
             await asyncio.sleep(_POLL_S)
         raise StartError(f"{self.spec.name} is not ready after {timeout:.0f} s")
+
+    def _tell(self, told: str) -> str:
+        """What its start is about now, told unless it was `told` before."""
+        about = last_line(self.spec.log_file, STAGE).partition(STAGE)[2]
+        if about and about != told:
+            self._report(f"{self.spec.name} {about}")
+        return about
 
     def _last_words(self) -> str:
         code = self._process.returncode if self._process else None
@@ -216,14 +229,17 @@ def last_words(path: Path) -> str:
 
     Libraries may write behind it: NCCL does, of a process that ends early.
     """
-    return last_line(path, _OWN_WORDS) or last_line(path)
+    own = filter(_OWN_WORDS.match, reversed(_lines(path)))
+    return next(own, "") or last_line(path)
 
 
 def last_line(path: Path, mark: str = "") -> str:
-    """The last line of a log that says something, and has what `mark` is a pattern of in it."""
+    """The last line of a log that says something, and has `mark` in it."""
+    return next((line for line in reversed(_lines(path)) if line and mark in line), "")
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        return [line.strip() for line in path.read_text(errors="replace").splitlines()]
     except FileNotFoundError:
-        return ""
-    said = (line.strip() for line in reversed(lines) if re.search(mark, line))
-    return next(filter(None, said), "")
+        return []

@@ -111,7 +111,7 @@ def read_checkpoint(name: str) -> Checkpoint:
 
     source = locate(name)
     if source.suffix == ".gguf":
-        return Checkpoint("GGUF, converted once")
+        return Checkpoint("GGUF")
     config = _config(source)
     quantized = config.get("quantization_config")
     method = quantized.get("quant_method", "unknown") if isinstance(quantized, dict) else ""

@@ -17,6 +17,7 @@
     │   ├── DataLoss             what was asked for is not kept any more
     │   ├── SessionAborted       ended by Abort
     │   ├── Impossible           it can never go on
+    │   ├── FormatTooCostly      following its response format takes too much
     │   └── DeadlinePassed       the session's own deadline; it can be resumed
     ├── ProtocolError            a peer broke the protocol
     │   └── VersionMismatch      a peer speaks no protocol version of ours
@@ -115,6 +116,10 @@ class SessionAborted(SessionError):
 
 class Impossible(SessionError):
     """The session can never go on: its format, stop tokens and biases leave no token."""
+
+
+class FormatTooCostly(SessionError):
+    """Following the session's response format takes more CPU time than an output may."""
 
 
 class DeadlinePassed(SessionError):

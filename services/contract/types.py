@@ -140,9 +140,11 @@ class FailureReason(Enum):
         INVALID           may have other limits, or another peer   stops, and can be resumed
         UNSUPPORTED       may be of another kind                   stops, and can be resumed
         FORMAT            compiles, or follows, it no better       has ended
+        FORMAT_COST       follows it for no less                   has ended
         NOTHING_ALLOWED   finds no token either                    has ended
 
     FORMAT: the response format cannot be compiled, or not be followed any further.
+    FORMAT_COST: following the response format takes more CPU time than an output may.
     NOTHING_ALLOWED: the session's parameters together leave no token to choose.
     """
 
@@ -153,11 +155,12 @@ class FailureReason(Enum):
     INTERNAL = 5
     FORMAT = 6
     NOTHING_ALLOWED = 7
+    FORMAT_COST = 8
 
     @property
     def for_good(self) -> bool:
         """Whether the session fails everywhere, now and later."""
-        return self in (FailureReason.FORMAT, FailureReason.NOTHING_ALLOWED)
+        return self.value >= FailureReason.FORMAT.value
 
 
 class FormatKind(StrEnum):

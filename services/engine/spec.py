@@ -24,7 +24,7 @@ class ModelSpec:
     draft, on CPUs. `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
     folder of a head, or a name of `files`. `base`: the target of a head, where that is not found
     by the name the head gives. `kv_capacity_tokens` None: what a cautious share of the
-    free memory holds. `cache_dir`: where converted weights are kept.
+    free memory holds. `cache_dir`: where digests are kept, and weights that were converted.
     `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes

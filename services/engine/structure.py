@@ -8,12 +8,15 @@ constrained decoding; the rules of verification need not know.
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -24,6 +27,7 @@ from services.contract.types import FormatMarker, ResponseFormat, TokenizerBundl
 from services.engine.marker import FreeText, Marker
 from services.engine.port import Engine
 from services.grammar.formats import LIMITS, dead_end, grammar, named_in
+from services.grammar.spending import DRAFTS, LIGHT, OUTPUTS, Spending, Weight
 from services.grammar.vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
@@ -33,10 +37,15 @@ LEAST_RELEASE = (1, 9)
 KEPT_GRAMMARS, KEPT_BYTES = 64, 256 << 20
 
 Mask = NDArray[np.bool_]
+T = TypeVar("T")
 
 
 class StructureError(Exception):
     """A format cannot be compiled, or not be followed any further; says why, in one line."""
+
+
+class TooCostly(StructureError):
+    """Following a format takes more CPU time than an output may."""
 
 
 class Compiled:
@@ -46,6 +55,7 @@ class Compiled:
         self.matcher: Future[LLMatcher] = Future()
         self.size = 0
         """Bytes, about; known once it is done."""
+        self.weight = Weight()
 
     @property
     def done(self) -> bool:
@@ -61,9 +71,15 @@ class Structures:
     """
 
     def __init__(
-        self, bundle: TokenizerBundle, vocab_size: int, vetting: Vetting | None = None
+        self,
+        bundle: TokenizerBundle,
+        vocab_size: int,
+        vetting: Vetting | None = None,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """Takes a second for a large vocabulary, in which no other thread goes on.
+
+        `clock`: CPU seconds of the calling thread, by which following a format is charged.
 
         Raises StructureError for a tokenizer whose tokens have no bytes that can be told, and
         for an llguidance that lets whitespace go on without an end.
@@ -80,7 +96,7 @@ class Structures:
         self._width = vocab_size
         self._ends = frozenset(bundle.eos_token_ids)
         self._special = _special_names(self._tokenizer)
-        self._vetting = vetting
+        self._vetting, self._clock = vetting, clock
         self._compiled: OrderedDict[ResponseFormat, Compiled] = OrderedDict()
         self.wake: Callable[[], object] = lambda: None
         """Called in another thread whenever a format is done."""
@@ -116,7 +132,8 @@ class Structures:
             raise type(error)(str(error))
         matcher = compiled.matcher.result()
         free = FreeText(None if start is None else self._marker(start))
-        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient, free)
+        spending = Spending(DRAFTS if lenient else OUTPUTS, self._clock, compiled.weight)
+        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient, free, spending)
 
     def _marker(self, start: FormatMarker) -> Marker:
         if start.token_ids:
@@ -127,7 +144,7 @@ class Structures:
     def _begin(self, wanted: ResponseFormat, owner: str) -> Compiled:
         begun = Compiled()
         if self._vetting is None:
-            _settle(begun, lambda: self._compile(self._read(wanted)))
+            _settle(begun, lambda: self._compile(begun, self._read(wanted)))
             return begun
         vetted = self._vetting.submit(wanted, owner, named_in(wanted, self._special))
         vetted.add_done_callback(partial(self._go_on, begun))
@@ -141,7 +158,7 @@ class Structures:
             begun.size = found.size
             if found.complaint:
                 raise StructureError("it cannot be compiled within the bounds of this worker")
-            return self._compile(found.grammar)
+            return self._compile(begun, found.grammar)
 
         _settle(begun, matcher)
         self.wake()
@@ -152,13 +169,15 @@ class Structures:
         except ValueError:
             raise StructureError("it cannot be read") from None
 
-    def _compile(self, wanted: str) -> LLMatcher:
+    def _compile(self, begun: Compiled, wanted: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, wanted, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise StructureError("it cannot be compiled")
+        began = self._clock()
         # The first mask is the costliest as a rule, and what it finds out, all sessions share.
         if end := dead_end(matcher):
             raise StructureError(end)
+        begun.weight.heavy = self._clock() - began > LIGHT
         return matcher
 
     def _let_go(self) -> None:
@@ -208,7 +227,8 @@ class Matcher:
 
     An output is free text up to its marker, then what the format allows, then the end. Behind
     the end-of-text token anything is allowed: nobody reads on there. Where the format cannot be
-    followed any further, a `lenient` one allows everything, and others allow nothing.
+    followed any further, a `lenient` one allows everything, and others allow nothing. Where that
+    takes more time than is allowed, others raise TooCostly.
     """
 
     def __init__(
@@ -218,10 +238,11 @@ class Matcher:
         ends: frozenset[int],
         lenient: bool,
         free: FreeText,
+        spending: Spending,
     ) -> None:
         self._matcher = matcher
         self._free = free
-        self._lenient = lenient
+        self._lenient, self.spending = lenient, spending
         self._width = width
         self._ends = ends
         self._output: list[int] = []
@@ -250,16 +271,25 @@ class Matcher:
 
         A format that cannot be followed any further takes all.
         """
-        if list(tokens) == self._path:
-            self._output += self._path
-            self._path = []
-            return True
-        self._walk(())
-        taken = self._take(tokens)
-        if taken < len(tokens) and not self.stuck:
-            self._back(taken)
+        if not self._walk(tokens) and not self.stuck:
+            self._walk(())
             return False
         self._output += tokens
+        self._path = []
+        return True
+
+    def advance(self, tokens: Sequence[int], seconds: float) -> bool:
+        """The same for as many of a long text as so much CPU time is enough for, one at least.
+
+        How many they were, `length` says. False where the next one is not allowed.
+        """
+        began, walked = self.spending.clock(), _alike(self._path, tokens)
+        pieces = chain([tokens[:walked]] * bool(walked), ((own,) for own in tokens[walked:]))
+        for piece in pieces:
+            if not self.extend(piece):
+                return False
+            if self.spending.clock() - began >= seconds:
+                break
         return True
 
     def mask(self, path: Sequence[int]) -> Mask | None:
@@ -269,7 +299,9 @@ class Matcher:
         itself, so that no target gets there.
         """
         formed = self._walk(path) and not self._behind and self._free.complete
-        bits = np.frombuffer(self._matcher.compute_bitmask() if formed else b"", dtype=np.uint8)
+        formed = formed and self._may_go_on()
+        mask = self._charged(self._matcher.compute_bitmask) if formed else b""
+        bits = np.frombuffer(mask, dtype=np.uint8)
         formed = formed and self._followed()
         if self.stuck:
             return np.zeros(self._width, dtype=np.bool_)
@@ -284,11 +316,7 @@ class Matcher:
 
     def _walk(self, path: Sequence[int]) -> bool:
         """Stand behind `path`; False where the format does not allow it."""
-        same = 0
-        for mine, other in zip(self._path, path, strict=False):
-            if mine != other:
-                break
-            same += 1
+        same = _alike(self._path, path)
         self._back(len(self._path) - same)
         del self._path[same:]
         taken = self._take(path[same:])
@@ -309,14 +337,36 @@ class Matcher:
         return len(tokens)
 
     def _form(self, tokens: Sequence[int]) -> int:
-        taken = self._matcher.try_consume_tokens(list(tokens)) if tokens else 0
+        """One by one: the lock of Python's interpreter is held while one is taken."""
+        taken = 0
+        consume = self._matcher.try_consume_tokens
+        for token in tokens:
+            if not self._may_go_on() or not self._charged(consume, [token]):
+                break
+            taken += 1
         self._formed += taken
         if taken < len(tokens):
             self._followed()
         return taken
 
+    def _may_go_on(self) -> bool:
+        """Whether there is time for another mask or token; a lenient one may have none."""
+        if not self.spending.over:
+            return True
+        if self._lenient:
+            return False
+        raise TooCostly("following it takes more CPU time than an output may")
+
+    def _charged(self, work: Callable[..., T], *given: object) -> T:
+        """What a mask or a token gives; its time is counted."""
+        began = self.spending.clock()
+        try:
+            return work(*given)
+        finally:
+            self.spending.add(self.spending.clock() - began)
+
     def _may_end(self) -> bool:
-        return not self._free.complete or self._matcher.is_accepting()
+        return not self._free.complete or self._charged(self._matcher.is_accepting)
 
     def _back(self, tokens: int) -> None:
         behind = min(tokens, self._behind)
@@ -332,3 +382,9 @@ class Matcher:
         broken = self._matcher.is_error()
         self.stuck = self.stuck or (broken and not self._lenient)
         return not broken
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many of their first tokens are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -11,6 +13,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 LARGE_BLOCK = 256 << 10
 """Bytes; larger blocks return to the system as soon as they are freed."""
 SPARE = 1 << 20
+KEPT_BLOCK = 32 << 20
+"""What glibc comes to by itself for blocks that it keeps."""
 ARENAS = 2
 
 
@@ -21,11 +25,35 @@ def keep_little() -> None:
     ones: a process that sometimes handles messages of megabytes stays as large as all its
     threads ever were. See mallopt(3).
     """
-    if sys.platform != "linux":
+    library = _glibc()
+    if library is not None:
+        library.mallopt(_ARENA_MAX, ARENAS)
+        library.mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
+        library.mallopt(_TRIM_THRESHOLD, SPARE)
+
+
+@contextmanager
+def returning_memory() -> Iterator[None]:
+    """Keep no freed memory meanwhile, and none that is free at the end.
+
+    A start takes much for a moment, in many threads: glibc would keep nearly half as much as a
+    small model takes. Afterwards blocks are kept as by default, for the next step needs them again.
+    """
+    library = _glibc()
+    if library is None:
+        yield
         return
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "gnu_get_libc_version"):
-        return
-    library.mallopt(_ARENA_MAX, ARENAS)
     library.mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
-    library.mallopt(_TRIM_THRESHOLD, SPARE)
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_THRESHOLD, KEPT_BLOCK)
+        library.mallopt(_TRIM_THRESHOLD, 2 * KEPT_BLOCK)
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None

@@ -9,6 +9,7 @@ from services.contract.types import Role
 from services.runtime import serving
 from services.runtime.affinity import keep_to
 from services.runtime.atomic_file import write_line
+from services.runtime.memory import returning_memory
 from services.runtime.redis_client import checked_url
 from services.runtime.registry import Registration
 from services.runtime.serving import Health, Served
@@ -47,7 +48,12 @@ def run_worker(
     """
     # Here, not where models are loaded: the cores' threads are started from this one.
     keep_to(settings.cpus)
-    return serving.run(_serve(settings, tracer, load))
+
+    def loading() -> Sequence[Served]:
+        with returning_memory():
+            return load()
+
+    return serving.run(_serve(settings, tracer, loading))
 
 
 async def _serve(

@@ -36,11 +36,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the verdicts of a step tell of it; `started` is on the core's clock, in seconds."""
+    """What the verdicts of a step tell of it; `started` is on the core's clock, in seconds.
+
+    `forms`: seconds that following response formats took of it, which says nothing of rows.
+    """
 
     started: float
     sessions: int
     rows: int
+    forms: float = 0.0
 
     @classmethod
     def of(cls, parts: Sequence[Part], started: float) -> Step:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from typing import NamedTuple, TypeVar, assert_never
@@ -34,6 +35,7 @@ from services.contract.types import (
 )
 from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
+from services.grammar.spending import SLICE
 from services.runtime.step_records import StepRecord
 from services.scheduling.turns import exchange
 from services.verifier.batch import (
@@ -47,6 +49,7 @@ from services.verifier.batch import (
 )
 from services.verifier.caches import Caches
 from services.verifier.description import describe
+from services.verifier.forms import FormTime, crowded
 from services.verifier.gathering import Gathering
 from services.verifier.judging import Decision, Judged, decide
 from services.verifier.options import VerifierOptions
@@ -67,6 +70,10 @@ from services.verifier.states import StateTeller, after
 from services.verifier.types import Block, Key, Task
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
+MOST_REST = 0.25
+"""Seconds after which whoever rests looks again who else is there."""
+FOLLOWING = 5e-3
+"""Seconds before a step for texts that are followed to their forms."""
 PREFIX_SHARE = 0.5
 """Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
 
@@ -118,6 +125,7 @@ class VerifierCore:
             self._options.prefill_slowdown,
         )
         self._gathering = Gathering(self._options.gather_ms)
+        self._form_time = FormTime()
         lending = self._options.lending
         self._handover = None if lending is None else lending.handover
         self._steps = 0
@@ -170,16 +178,22 @@ class VerifierCore:
         self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
         self._states.open(session)
-        self._take_form(session)
+        # A text that is to be followed first waits for a step.
+        (self._note_prefilled if opening.committed else self._take_form)(session)
 
     def _take_form(self, session: VerifySession) -> None:
         """Go on with the form, where that is there; it may turn out to be none."""
         form, structures = session.form, self._options.structures
         if form is not None and form.done and structures is not None:
             try:
-                session.matcher = open_matcher(session.opening, form, structures)
+                if session.matcher is None:
+                    session.matcher = open_matcher(session.opening, form, structures)
+                followed = session.follow_text(SLICE)
             except Exception as error:
                 self._fail_session(session, error)
+                return
+            self._form_time.took(session, self._options.clock())
+            if not followed:
                 return
             session.form = None
         self._note_prefilled(session)
@@ -225,8 +239,12 @@ class VerifierCore:
 
     def patience(self) -> float:
         """Seconds to wait before the next step for sessions about to come back; 0 = none."""
-        present = [own for own in self._sessions.values() if not own.preempted]
+        every, now = self._sessions.values(), self._options.clock()
+        rest = self._form_time.rest(every, now)
+        present = [own for own in every if not (own.preempted or (rest and own.rests))]
         waiting = [own for own in present if own.waits]
+        if rest and not waiting and any(own.rests for own in every):
+            return min(rest, MOST_REST)
         queued = [own.queue[0].rows for own in waiting if own.ready]
         blocks = sum(queued)
         full = blocks >= self._options.max_step_tokens
@@ -237,7 +255,6 @@ class VerifierCore:
         if prompts:
             rows += min(prompts, self._prompt_room(blocks))
         away = [own.habit for own in present if not own.waits]
-        now = self._options.clock()
         return self._gathering.patience(len(waiting), rows, away, now, blocks=bool(queued))
 
     def step(self) -> bool:
@@ -246,7 +263,7 @@ class VerifierCore:
         blocks, discards = self._take_blocks()
         parts = blocks + self._take_prompts(blocks)
         if not parts:
-            return discards > 0
+            return discards > 0 or bool(self._followers())
         started, started_ns = self._options.clock(), time.time_ns()
         self._absorb(parts, started)
         self._measure(parts, started, started_ns)
@@ -254,13 +271,27 @@ class VerifierCore:
 
     def _prepare(self) -> None:
         """Go on with what came meanwhile: forms, room for preempted sessions, shared beginnings."""
-        for waiting in [own for own in self._sessions.values() if own.form and own.form.done]:
-            self._take_form(waiting)
+        until = self._options.clock() + FOLLOWING
+        for follower in self._followers():
+            self._take_form(follower)
+            if self._options.clock() > until:
+                break
         while (session := self._caches.to_bring_back(self._sessions.values())) is not None:
             self._at_its_cost(session, partial(self._caches.open, session))
             if not session.preempted:
                 self._note_prefilled(session)
         self._settle()
+
+    def _followers(self) -> list[VerifySession]:
+        """Whose texts may be followed to their forms now; whose was least comes first."""
+        rest = self._rest()
+        found = [own for own in self._sessions.values() if own.form is not None and own.form.done]
+        found = [own for own in found if not (rest and own.heavy)]
+        return sorted(found, key=lambda own: own.matcher.spending.seconds if own.matcher else 0.0)
+
+    def _rest(self) -> bool:
+        """Whether sessions with heavy forms leave the time to others."""
+        return self._form_time.rest(self._sessions.values(), self._options.clock()) > 0
 
     def _settle(self) -> None:
         """Copy what other sessions were fed first, where that is there."""
@@ -280,12 +311,16 @@ class VerifierCore:
         waiting = [own for own in self._sessions.values() if own.ready]
         waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
         waiting = exchange(waiting, lambda session: session.block_claim, "served")
+        alone = not crowded(self._sessions.values(), self._options.clock())
+        rest = self._rest()
         parts: list[Part] = []
         busy: set[VerifySession] = set()
         discards = used = 0
         for session in waiting:
             if used >= self._options.max_step_tokens:
                 break
+            if rest and session.heavy:
+                continue
             # One that was served before may have needed the room.
             if session.preempted or not self._has_room(session, busy):
                 continue
@@ -296,6 +331,7 @@ class VerifierCore:
                 parts.append(block_part(session, task))
                 busy.add(session)
                 used += len(task.tree) + 1
+                rest = rest or (session.heavy and not alone)
         return parts, discards
 
     def _next_task(self, session: VerifySession) -> tuple[Task | None, int]:
@@ -349,7 +385,7 @@ class VerifierCore:
 
     def _prompt(self, session: VerifySession, share: int) -> Part:
         """A share of a prompt; if that is the last one, with the block that waits for it."""
-        if share < session.prefill_left or not session.takes_block:
+        if share < session.prefill_left or not session.takes_block or session.heavy:
             return prompt_part(session, share)
         task, _ = self._next_task(session)
         if task is None:
@@ -418,6 +454,7 @@ class VerifierCore:
             if block is not None:
                 blocks.append(block)
         decisions = self._decide(blocks)
+        step = replace(step, forms=sum(part.session.form_seconds for part in parts))
         rows = self._states.decided(blocks, decisions)
         for block, decision in zip(blocks, decisions, strict=True):
             if isinstance(decision, Decision):
@@ -462,7 +499,7 @@ class VerifierCore:
             logprobs=logprobs,
             top_rows=told,
             queue_ms=session.queued_ms(task.block, step.started),
-            verify_ms=(self._options.clock() - step.started) * 1e3,
+            verify_ms=max(0.0, self._options.clock() - step.started - step.forms) * 1e3,
             batch_size=step.sessions,
             batch_rows=step.rows,
         )
@@ -496,7 +533,10 @@ class VerifierCore:
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
         ended = self._options.clock()
-        took = (ended - started) * 1e3
+        # What forms took says nothing of rows: nobody is to learn from it.
+        forms = sum(self._form_time.took(part.session, ended) for part in parts)
+        seconds = max(0.0, ended - started - forms)
+        took = seconds * 1e3
         for part in parts:
             if part.session.opened:
                 part.session.answered(ended)
@@ -504,7 +544,7 @@ class VerifierCore:
         prompts = sum(part.prompt for part in parts)
         if prompts:
             self._pace.observe(rows, prompts, took, self._gathering.line)
-        self._gathering.stepped(rows, ended - started, ended, prompts)
+        self._gathering.stepped(rows, seconds, ended, prompts)
         self._steps += 1
         self._recent_ms.append(took)
         if self._options.on_step is not None:

@@ -18,7 +18,7 @@ from services.contract.types import (
     OpenVerify,
     Verify,
 )
-from services.engine.structure import Compiled, Matcher, StructureError, Structures
+from services.engine.structure import Compiled, Matcher, StructureError, Structures, TooCostly
 from services.scheduling.tree_budget import EDGES
 from services.scheduling.turns import MOST
 from services.verifier.judging import NothingAllowed
@@ -73,15 +73,12 @@ def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> 
 
 
 def open_matcher(opening: OpenVerify, compiled: Compiled, structures: Structures) -> Matcher:
-    """What keeps the session's output to a form that is done, behind what is committed.
+    """What keeps the session's output to a form that is done, in front of what is committed.
 
     Raises StructureError where the form cannot be kept to, Overloaded where that was not told.
     """
     wanted = opening.sampling.response_format
-    matcher = structures.follow(compiled, wanted.start if wanted else None)
-    if not matcher.extend(opening.committed):
-        raise StructureError("what is committed is no beginning of what it allows")
-    return matcher
+    return structures.follow(compiled, wanted.start if wanted else None)
 
 
 def check_block(block: Verify, window: int, limits: Limits) -> None:
@@ -116,6 +113,8 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
             return error.reason, error.message
         case BusyError():
             return FailureReason.CAPACITY, str(error)
+        case TooCostly():
+            return FailureReason.FORMAT_COST, f"sampling.response_format: {error}"
         case StructureError():
             return FailureReason.FORMAT, f"sampling.response_format: {error}"
         case NothingAllowed():

@@ -90,7 +90,7 @@ class VerifySession:
         self.form = form
         """What it waits for before a block can be verified; its text is fed meanwhile."""
         self.matcher: Matcher | None = None
-        """Keeps the output to its form, from when that is there."""
+        """Keeps the output to its form; behind all of it from when `form` is None."""
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
@@ -104,6 +104,22 @@ class VerifySession:
     def tenant(self) -> Hashable:
         """Equal for sessions of one tenant, as far as is known: itself, where nothing is."""
         return self.opening.cache_scope or self.key
+
+    @property
+    def heavy(self) -> bool:
+        """Whether following its form takes others' time, more than is usual."""
+        return self.matcher is not None and self.matcher.spending.heavy
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that it waits for is to follow its form, while that is heavy."""
+        follows = self.form is not None and self.form.done
+        return self.heavy and (self.ready or (self.filled and follows))
+
+    @property
+    def form_seconds(self) -> float:
+        """CPU time that following its form took since that was counted last."""
+        return 0.0 if self.matcher is None else self.matcher.spending.uncounted
 
     @property
     def claim(self) -> Claim:
@@ -208,6 +224,17 @@ class VerifySession:
         """Rows that a block may have behind the text's last token."""
         ahead = len(self.offer.look_ahead) if self.offer is not None else 0
         return self.opening.window + ahead
+
+    def follow_text(self, seconds: float) -> bool:
+        """Follow the text to its form for so long; whether all of it is.
+
+        Raises StructureError for a text that is not of it, or takes too much.
+        """
+        assert self.matcher is not None
+        behind = self.opening.committed[self.matcher.length :]
+        if not self.matcher.advance(behind, seconds):
+            raise StructureError("what is committed is no beginning of what it allows")
+        return self.matcher.length == len(self.opening.committed)
 
     def replaced_by(self, opening: OpenVerify) -> bool:
         """Whether an OpenVerify opens the session anew, or is an old or doubled one."""

@@ -33,6 +33,7 @@ from testkit.chaos.health import whole
 from testkit.chaos.models import LONGEST_TEXT, tiny_models
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.transcript import Case
+from testkit.hostile.attacks import ATTACKS
 from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--sessions", type=int, default=16, help="good ones at once")
     made.add_argument("--tokens", type=int, default=256, help="of each good session")
     made.add_argument("--lanes", type=int, default=24, help="hostile calls at once")
+    made.add_argument("--kinds", nargs="+", choices=ATTACKS, default=[*ATTACKS], help="of attacks")
     made.add_argument(
         "--model-drafts", action="store_true", help="of a model, all the time: wants a core more"
     )
@@ -91,7 +93,11 @@ def _run(given: argparse.Namespace, folder: Path) -> HostileResult:
         orchestrator_flags=(*drafts, "--tokens-file", str(tokens)),
     )
     plan = HostilePlan(
-        quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes
+        quiet=given.quiet,
+        attack=given.attack,
+        sessions=given.sessions,
+        lanes=given.lanes,
+        kinds=given.kinds,
     )
     bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
     with Cluster(layout) as cluster:

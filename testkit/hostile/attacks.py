@@ -71,6 +71,26 @@ def deep_schema(number: int) -> Attack:
     return _generate(number, sampling=pb.SamplingParams(json_schema=text, max_tokens=64))
 
 
+def _grammar(number: int, rest: str) -> Attack:
+    """A long text of a grammar, which may not end sooner."""
+    made = pb.SamplingParams(
+        grammar=f'start: "{number}" {rest}\n', max_tokens=LONG_ANSWER, min_tokens=LONG_ANSWER
+    )
+    return _generate(number, sampling=made)
+
+
+def ambiguous(number: int) -> Attack:
+    """A grammar of some bytes that reads a text in a number of ways with its length's cube."""
+    return _grammar(number, 'a\na: a a | "x"')
+
+
+def overlapping(number: int) -> Attack:
+    """350 terminals that match the same texts: a mask takes milliseconds, for ever."""
+    names = " | ".join(f"t{i}" for i in range(350))
+    rules = (f"t{i}: T{i}\nT{i}: /[a-z]{{1,{i % 40 + 1}}}[ .;]?/" for i in range(350))
+    return _grammar(number, f"({names})+\n" + "\n".join(rules))
+
+
 def regex(number: int) -> Attack:
     """A regular expression with a state for every way to count."""
     text = f"({number}|(a|b|ab)*a(a|b){{60,400}}c)+"
@@ -116,6 +136,31 @@ def end_of_one_word(number: int) -> Attack:
     """One word without an end, of which the end alone is wanted."""
     text = f"{number}" + "a" * (LONGEST_PROMPT - 16)
     return _generate(number, prompt=text, truncate_prompt_tokens=64)
+
+
+def unknown_fields(number: int) -> Attack:
+    """Several completions of a short prompt, and megabytes that nobody knows."""
+    made = pb.SamplingParams(max_tokens=1)
+    asked = pb.GenerateRequest(prompt=f"attack {number}", sampling=made, n=4)
+    # Field 1023, of bytes; their length in a varint.
+    size = 7 * MIB
+    length = bytes(
+        (size >> shift & 127) | (128 if size >> shift + 7 else 0) for shift in (0, 7, 14, 21)
+    )
+    return Attack("Generate", asked.SerializeToString() + b"\xfa\x3f" + length + b"x" * size)
+
+
+def large_records(number: int) -> Attack:
+    """Several completions that are resolved to as much as can be."""
+    words = [f"{number} {i} ".ljust(128, "z") for i in range(128)]
+    made = pb.SamplingParams(
+        max_tokens=LONG_ANSWER,
+        bad_words=words,
+        stop=[word.ljust(256, "y") for word in words[:16]],
+        logit_bias=dict.fromkeys(range(250), 0.5),
+        allowed_token_ids=range(250),
+    )
+    return _generate(number, Manner.LEAVE, sampling=made, n=4)
 
 
 def one_word(number: int) -> Attack:
@@ -205,6 +250,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         many_patterns,
         all_of,
         deep_schema,
+        ambiguous,
+        overlapping,
         regex,
         choice,
         no_way_on,
@@ -212,6 +259,8 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         end_of_huge_prompt,
         end_of_huge_conversation,
         end_of_one_word,
+        unknown_fields,
+        large_records,
         one_word,
         huge_conversation,
         many_tokens,

@@ -16,6 +16,7 @@ from testkit.chaos.listener import Listener
 from testkit.chaos.run import undisturbed
 from testkit.chaos.site import ORCHESTRATOR, Cluster
 from testkit.chaos.transcript import Case, Transcript
+from testkit.hostile.attacks import ATTACKS
 from testkit.hostile.watch import Reading, Watch
 
 _SESSION_SECONDS = 300.0
@@ -24,13 +25,14 @@ _CHECK_SECONDS, _CHECK_EVERY = 10.0, 0.25
 
 @dataclass(frozen=True, slots=True)
 class HostilePlan:
-    """How long each time lasts (s), how many good sessions run, how many calls attack."""
+    """How long each time lasts (s), how many good sessions run, how many calls attack, and how."""
 
     warm: float = 5.0
     quiet: float = 15.0
     attack: float = 60.0
     sessions: int = 16
     lanes: int = 24
+    kinds: Sequence[str] = tuple(ATTACKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class Hostile:
         addresses = [member.address for member in self._cluster.of(ORCHESTRATOR)]
         sender = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "testkit.hostile.sender", self._bad),
-            *(str(self._plan.lanes), str(self._plan.attack), *addresses),
+            *(str(self._plan.lanes), str(self._plan.attack), ",".join(self._plan.kinds)),
+            *addresses,
             stdout=asyncio.subprocess.PIPE,
         )
         try:

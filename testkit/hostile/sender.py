@@ -33,24 +33,28 @@ _OPTIONS = [
 Ends = dict[str, Counter[str]]
 
 
-async def send(token: str, lanes: int, seconds: float, addresses: list[str]) -> Ends:
-    """Attack for so long; how the calls of each kind ended."""
+async def send(
+    token: str, lanes: int, seconds: float, kinds: list[str], addresses: list[str]
+) -> Ends:
+    """Attack for so long, in these ways; how the calls of each kind ended."""
     ends: Ends = defaultdict(Counter)
     until = time.monotonic() + seconds
     lane = [
-        _lane(addresses[number % len(addresses)], token, number, until, ends)
+        _lane(addresses[number % len(addresses)], token, number, until, kinds, ends)
         for number in range(lanes)
     ]
     await asyncio.gather(*lane)
     return ends
 
 
-async def _lane(address: str, token: str, number: int, until: float, ends: Ends) -> None:
+async def _lane(
+    address: str, token: str, number: int, until: float, kinds: list[str], ends: Ends
+) -> None:
     order, count = random.Random(number), 0
     channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
     async with channel:
         while time.monotonic() < until:
-            kind = order.choice(list(ATTACKS))
+            kind = order.choice(kinds)
             attack = ATTACKS[kind](1_000_000 * number + count)
             ends[kind][await _call(channel, token, attack, until)] += 1
             count += 1
@@ -110,10 +114,11 @@ async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:
 
 def main() -> int:
     """Attack, and say what came of it."""
-    token, lanes, seconds, *addresses = sys.argv[1:]
+    token, lanes, seconds, kinds, *addresses = sys.argv[1:]
     os.setsid()
     give_way(19)
-    print(json.dumps(asyncio.run(send(token, int(lanes), float(seconds), addresses))))
+    sending = send(token, int(lanes), float(seconds), kinds.split(","), addresses)
+    print(json.dumps(asyncio.run(sending)))
     return 0
 
 

@@ -14,6 +14,19 @@ ready.write_text(f"127.0.0.1:{os.getpid()}\\n")
 time.sleep(600)
 """
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVE
+SLOW = (
+    """
+import pathlib, sys, time
+print("INFO services.engine.stages: starting: reads m.gguf", flush=True)
+while not pathlib.Path(sys.argv[1] + ".on").exists():
+    time.sleep(0.01)
+print("INFO services.engine.stages: starting: packs its weights", flush=True)
+while not pathlib.Path(sys.argv[1] + ".end").exists():
+    time.sleep(0.01)
+"""
+    + SERVE
+)
+"""Goes on when there is a file beside its ready file."""
 REFUSE = "import sys; print('starting'); sys.exit('weights.safetensors is not a weights file')"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from services.cluster.supervisor import RestartPolicy, Supervisor
 from services.contract.errors import StartError
-from tests.console.children import DEAF, REFUSE, SERVE, child
+from tests.console.children import DEAF, REFUSE, SERVE, SLOW, child
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.processes
@@ -49,6 +50,21 @@ async def test_start_returns_the_address_of_every_child_in_order(tmp_path, super
     names = ["verifier-1", "drafter-1"]
     addresses = await supervisor.start([child(tmp_path, name, SERVE) for name in names])
     assert addresses == [f"127.0.0.1:{supervisor.pids[name]}" for name in names]
+
+
+async def test_what_a_long_start_is_about_is_told_once_for_each_part(
+    tmp_path, supervised, monkeypatch
+):
+    monkeypatch.setattr("services.cluster.supervisor.TELL_S", 0.01)
+    supervisor, lines = supervised()
+    starting = asyncio.create_task(supervisor.start([child(tmp_path, "verifier", SLOW)]))
+    await until(lambda: lines == ["verifier reads m.gguf"])
+    await asyncio.sleep(0.1)
+    (tmp_path / "verifier.ready.on").touch()
+    await until(lambda: lines == ["verifier reads m.gguf", "verifier packs its weights"])
+    (tmp_path / "verifier.ready.end").touch()
+    [address] = await starting
+    assert lines[2:] == [f"verifier serves on {address}"]
 
 
 async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_path, supervised):

@@ -12,7 +12,7 @@ from services.runtime.redis_client import open_client
 
 KEY = SessionKey("acme", "s-1")
 NEW = NewSession(
-    request=b"\x00request\xff", digest="d1", prompt=(5, 0, 4_294_967_295), seed=2**64 - 1,
+    digest="d1", prompt=(5, 0, 4_294_967_295), seed=2**64 - 1,
     owner="o1", resolved=b"greedy", target_fingerprint="f1",
 )  # fmt: skip
 

@@ -16,7 +16,17 @@ EPHEMERAL = replace(NEW, ephemeral=True)
 
 
 @pytest.mark.parametrize(
-    "stop", ["\n\nUser: é", "", "token:5", 0, 2**32 - 1, None, GivenUp("a: b")]
+    "stop",
+    [
+        "\n\nUser: é",
+        "",
+        "token:5",
+        0,
+        2**32 - 1,
+        None,
+        GivenUp("a: b"),
+        GivenUp("a: b", costly=True),
+    ],
 )
 async def test_a_finished_session_keeps_its_text_and_reason(store, stop):
     await begun(store, 7)
@@ -108,7 +118,7 @@ async def test_an_ephemeral_session_keeps_no_text_after_its_end(store, backend, 
     else:
         await store.abort(KEY)
     stored = await store.get(KEY)
-    assert (stored.prompt, stored.committed, stored.request, stored.resolved) == ((), (), b"", b"")
+    assert (stored.prompt, stored.committed, stored.resolved) == ((), (), b"")
     assert (stored.matched_stop, stored.prompt_len, stored.committed_len) == (None, 3, 2)
     assert await store.rounds(KEY) == ()
     assert len(await backend.keys()) == 1

@@ -199,14 +199,24 @@ def test_a_standstill_takes_nothing_from_the_waits_for_workers_and_readers(made:
 
 
 @pytest.mark.parametrize(
-    ("for_good", "reason"),
-    [(True, SuspendReason.IMPOSSIBLE), (False, SuspendReason.REFUSED)],
+    ("for_good", "costly", "reason"),
+    [
+        (True, False, SuspendReason.IMPOSSIBLE),
+        (True, True, SuspendReason.COSTLY),
+        (False, False, SuspendReason.REFUSED),
+    ],
 )
-def test_what_fails_for_good_is_told_apart_from_a_refusal(for_good, reason):
+def test_what_fails_for_good_is_told_apart_from_a_refusal(for_good, costly, reason):
     made = Machine(VerifyMode.GREEDY).serve()
     assert made.state.verifier is not None
     worker, epoch = made.state.verifier.worker, made.state.verifier.epoch
-    lost = WorkerLost(1.0, Role.VERIFIER, worker, "why", fatal=True, epoch=epoch, for_good=for_good)
+    lost = WorkerLost(
+        *(1.0, Role.VERIFIER, worker, "why"),
+        fatal=True,
+        epoch=epoch,
+        for_good=for_good,
+        costly=costly,
+    )
     made.feed(replace(lost, epoch=epoch - 1))
     assert not made.performed(Suspend), "a late notice of an earlier open"
     made.feed(lost)

@@ -1,4 +1,4 @@
-"""The demo model: a GGUF file, converted once, equal to transformers' own."""
+"""The demo model: a GGUF file, equal to transformers' own."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import emptied, engine_with, feed, model_of, random_text, said_by
 from tests.models import tiny_model
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text")
 EXACT = {"rtol": 1e-5, "atol": 1e-4}
 TEXT = random_text(40)
 
@@ -111,8 +111,9 @@ def test_any_number_of_key_heads_will_do(settings: dict[str, int]) -> None:
 def test_a_norm_with_weights_and_an_epsilon_of_its_own_keeps_them(arch: str) -> None:
     model = copy.deepcopy(model_of(arch))
     for module in model.modules():
-        if hasattr(module, "variance_epsilon"):
-            module.variance_epsilon = 0.3
+        name = next((n for n in ("variance_epsilon", "eps") if hasattr(module, n)), None)
+        if name is not None:
+            setattr(module, name, 0.3)
             module.weight.data.uniform_(0.5, 2.0)
     assert_as_transformers(engine_with(model), model)
 
@@ -154,7 +155,7 @@ def test_soft_tokens_run_through_fused_layers() -> None:
     torch.testing.assert_close(by_chunks(fused, soft), said_by(model_of("llama"), TEXT), **EXACT)
 
 
-@pytest.mark.parametrize("arch", ["gemma2", "olmo2", "granite", "phi3", "mixtral", "gpt2"])
+@pytest.mark.parametrize("arch", ["olmo2", "granite", "mixtral", "gpt2"])
 def test_a_layer_that_is_not_known_stays_as_it_is(arch: str) -> None:
     engine = engine_with(model_of(arch))
     assert not any(isinstance(module, FusedLayer) for module in engine.model.modules())
@@ -174,6 +175,15 @@ def test_an_activation_other_than_silu_stays_as_it_is(caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
+def test_heads_that_are_turned_in_part_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    model = tiny_model("phi3", rope_parameters=rope)
+    engine = engine_with(model)
+    assert fused_of(engine) == [False, False]
+    assert caplog.records == []
+    torch.testing.assert_close(by_chunks(engine, TEXT), said_by(model, TEXT), **EXACT)
+
+
 def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LEAST_BYTES", 8 << 20)
     assert fused_of(engine_with(model_of("llama"))) == [False, False]
@@ -187,6 +197,25 @@ def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
 def test_without_the_product_that_adds_layers_add_themselves(arch: str, monkeypatch) -> None:
     monkeypatch.setattr(packing, "_MULTIPLY_AND_ADD", None)
     assert_as_transformers(engine_with(model_of(arch)), model_of(arch))
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("threads", [3, 7])
+def test_no_rows_bits_depend_on_where_threads_share_the_work(arch: str, threads: int) -> None:
+    """Wide MLPs of long prompts are cut among threads; a cut within a row would show."""
+    model = tiny_model(arch, intermediate_size=200)
+    text = random_text(334, seed=2)
+    engine = engine_with(model, batch_invariant=True)
+    assert all(fused_of(engine))
+    known = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = feed(engine, engine.new_cache(400), text)
+        cache = engine.new_cache(400)
+        parts = [feed(engine, cache, text[start : start + 40]) for start in range(0, 334, 40)]
+    finally:
+        torch.set_num_threads(known)
+    assert torch.equal(whole, torch.cat(parts))
 
 
 # --- weights in other formats ------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,16 @@ import torch
 from torch import nn
 
 from services.contract.errors import StartError
+from services.engine import number_formats
 from services.engine.checkpoint import gguf_model
 from services.engine.checkpoint.gguf_file import GgufFile
-from services.engine.checkpoint.stored import stored_of, weight_of
+from services.engine.checkpoint.stored import embeddings_of, stored_of, weight_of
 from services.engine.native import NativeEngine, packing
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE
-from tests.gguf_files import gguf_file
+from tests.gguf_files import Shape, gguf_file
 from tests.models import SUPPORTED, tiny_model_folder
 
 TEXT = [5, 300, 7, 200, 31]
@@ -107,9 +110,23 @@ def test_a_last_layer_that_is_the_embeddings_is_in_memory_once(files, dtype):
     assert sum(one.numel() for one in engine.model.parameters()) < 5000
     whole = stock(files["gemma3"]).get_input_embeddings()
     ids = torch.tensor([TEXT])
+    read = load_model(ModelSpec(str(files["gemma3"]), dtype)).model.get_input_embeddings()
+    assert torch.equal(embeddings_of(engine.model), read.weight)
     torch.testing.assert_close(
         embeddings(ids).float(), whole(ids), rtol=2e-2 if dtype != "float32" else 0, atol=0
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+def test_a_large_layer_that_is_packed_in_parts_multiplies_as_a_whole_one(files, dtype, monkeypatch):
+    spec = ModelSpec(str(files["gemma3"]), dtype)
+    whole = logits_of(NativeEngine.load(spec))
+    monkeypatch.setattr(packing, "MOST_NUMBERS", 10_000)
+    engine = NativeEngine.load(spec)
+    assert isinstance(engine.model.lm_head, packing.SplitLinear)
+    tolerance = {} if dtype == "float32" else {"atol": 2e-1, "rtol": 2e-2}
+    torch.testing.assert_close(logits_of(engine), whole, **(tolerance or CLOSE))
+    assert engine.model.lm_head.whole().shape == (384, 64)
 
 
 @pytest.mark.parametrize("arch", SUPPORTED)
@@ -162,3 +179,45 @@ def test_a_head_and_a_text_drafter_read_a_file_without_a_copy_on_disk(files, tmp
     loaded = load_model(ModelSpec(str(file)))
     assert bundle_of(str(file)).tokenizer_json == loaded.bundle.tokenizer_json
     assert not (tmp_path / "cache" / "models").exists()
+
+
+PROGRAM = """
+import re, sys
+from pathlib import Path
+import psutil
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from services.engine.native import NativeEngine
+from services.engine.spec import ModelSpec
+from services.runtime.memory import returning_memory
+
+torch.set_num_threads(2)
+before = psutil.Process().memory_info().rss
+with returning_memory():
+    spec = ModelSpec(sys.argv[1], sys.argv[2], kv_capacity_tokens=1000, batch_invariant=False)
+    engine = NativeEngine.load(spec)
+kept = psutil.Process().memory_info().rss - before
+# What `getrusage` tells is not less than what the parent had.
+peak = int(re.search("VmHWM:.*?([0-9]+)", Path("/proc/self/status").read_text())[1]) * 1024 - before
+print(kept, peak)
+"""
+OTHERS = 110 << 20
+"""Modules that are imported on the way."""
+WEIGHTS = 128 * 1024 * 1024
+LARGE = Shape(width=1024, middle=1024, layers=2, vocabulary=WEIGHTS // 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_a_start_takes_little_more_memory_than_the_weights_as_they_are_served(
+    tmp_path, dtype, size
+):
+    if dtype == "bfloat16" and not number_formats.cpu().bfloat16:
+        pytest.skip("weights are fp16 here, which FBGEMM rounds up to its tiles")
+    file = gguf_file(tmp_path / "m.gguf", "gemma3", LARGE)
+    command = [sys.executable, "-c", PROGRAM, str(file), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kept, peak = map(int, done.stdout.split())
+    weights = size * (WEIGHTS + 12_000_000)
+    assert kept < 1.5 * weights + OTHERS
+    assert peak < 1.3 * (kept + OTHERS)

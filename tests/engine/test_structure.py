@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from services.contract.types import FormatKind, FormatMarker, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures
+from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures, TooCostly
 from services.grammar.formats import MOST_CHARACTERS, problem
+from services.grammar.spending import DRAFTS, OUTPUTS
 from tests.answers import answer_schema, is_answer
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.tries import tries
@@ -104,6 +105,99 @@ def test_a_choice_allows_just_what_leads_to_an_option(structures, pieces, seed):
         text += pieces[token]
     assert text.decode() in OPTIONS
     assert matcher.length == len(output)
+
+
+AMBIGUOUS = grammar('start: a\na: a a | "a"')
+"""Takes time with the cube of its text, and limits of items hold it up after a thousand tokens."""
+A = 67
+
+
+class Ticking:
+    """CPU time that passes in equal bits, one each time that it is read."""
+
+    def __init__(self, tick: float) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+def charged(tick: float) -> Structures:
+    bundle = make_bundle(tiny_tokenizer(), tiny_model("llama"))
+    return Structures(bundle, VOCAB_SIZE, clock=Ticking(tick))
+
+
+def test_an_output_that_takes_more_time_than_it_may_ends():
+    each, reserve = OUTPUTS
+    matcher = charged(2 * each).matcher(AMBIGUOUS)
+
+    def go_on() -> None:
+        for _ in range(1000):
+            matcher.mask(())
+            assert matcher.extend([A])
+
+    with pytest.raises(TooCostly, match="more CPU time"):
+        go_on()
+    assert matcher.length == int(reserve / each) // 2
+
+
+def test_a_draft_that_takes_more_time_than_it_may_is_made_without_its_format():
+    each, _ = DRAFTS
+    matcher = charged(2 * each).matcher(AMBIGUOUS, lenient=True)
+    while not matcher.spending.over:
+        assert matcher.mask(()) is not None
+        assert matcher.extend([A])
+    assert matcher.mask(()) is None
+    assert not matcher.extend([A])
+    length = matcher.length
+    matcher.rewind(1)
+    assert (matcher.length, length > 10) == (1, True)
+
+
+def test_a_long_text_is_followed_for_a_time_and_then_further():
+    matcher, steps = charged(1e-3).matcher(AMBIGUOUS), []
+    text = [A] * 40
+    while matcher.length < len(text):
+        before = matcher.length
+        assert matcher.advance(text[before:], 10e-3)
+        steps.append(matcher.length - before)
+    # Three readings a token: of the text's time and, before and after, of the token's.
+    assert set(steps[:-1]) == {4}
+    assert not matcher.advance([A + 1], 1.0)
+
+
+def test_a_text_that_was_walked_as_a_draft_is_taken_as_it_is():
+    matcher = charged(1e-3).matcher(AMBIGUOUS)
+    matcher.mask([A] * 8)
+    spent = matcher.spending.seconds
+    assert matcher.advance([A] * 8, 1.0)
+    assert (matcher.length, matcher.spending.seconds) == (8, spent)
+    matcher.mask([A] * 8)
+    walked = matcher.spending.seconds
+    assert matcher.extend([A] * 9)
+    assert matcher.spending.seconds == pytest.approx(walked + 1e-3), "one token is new"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        schema({"type": "array", "items": ANSWER}),
+        grammar('start: (x ";")+\nx: y ("+" y)*\ny: z ("*" z)*\nz: N | "(" x ")"\nN: /[0-9]{1,3}/'),
+        regex(r"([A-Za-z]{1,12}[ ,.]){1,5000}"),
+    ],
+    ids=["schema", "grammar", "regex"],
+)
+def test_usual_formats_take_a_small_part_of_what_they_may(structures, wanted):
+    """After 4000 tokens, masks included."""
+    rng, matcher, calls = random.Random(1), structures.matcher(wanted), 0
+    while matcher.length < 4000:
+        assert matcher.extend([rng.choice(sorted(ids(matcher.mask(())) - {EOS_ID}))])
+        calls += 2
+        if matcher.must_end(()):
+            matcher.rewind(matcher.length - 1)
+    assert not matcher.spending.over
+    assert matcher.spending.seconds < 0.1 * calls * OUTPUTS.each
 
 
 PAIRS = regex(r"(ab|ba)*c[0-9]{2,4}")

@@ -15,6 +15,7 @@ from services.contract.errors import (
     AlreadyExists,
     DeadlinePassed,
     Draining,
+    FormatTooCostly,
     Impossible,
     NoWorker,
     Overloaded,
@@ -127,7 +128,7 @@ def by_index(chunks: list[engine.GenerateStreamChunk], count: int) -> list[list[
 
 
 STATUSES: dict[str, tuple[PacelineError, ...]] = {
-    "RESOURCE_EXHAUSTED": (Overloaded("too many sessions", 0.1),),
+    "RESOURCE_EXHAUSTED": (Overloaded("too many sessions", 0.1), FormatTooCostly("too much")),
     "UNAVAILABLE": (Draining("stops", 0.1), NoWorker("none", 0.1)),
     "ALREADY_EXISTS": (AlreadyExists("session 'a' is at work already"),),
     "DEADLINE_EXCEEDED": (DeadlinePassed("over"),),

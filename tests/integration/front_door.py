@@ -28,7 +28,7 @@ async def leave_in_the_store(
         pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values))
     )
     key, spec = SessionKey("default", name), await running.inference._resolve(asked)
-    await running.store.create(key, running.inference._record(asked, spec))
+    await running.store.create(key, running.inference._record(spec))
     await running.store.commit(key, 1, 1, 0, tokens)
     return key
 

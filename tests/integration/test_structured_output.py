@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from paceline import FailedPrecondition, InvalidArgument
+from paceline import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.grpc.decoding import incoming
@@ -13,6 +13,7 @@ from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.session.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, FormatMarker, ResolvedSampling, ResponseFormat
+from services.grammar.spending import Allowance
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.plain_reckoning import (
@@ -232,13 +233,38 @@ async def test_what_can_never_go_on_is_told_once_and_ends_for_good(rule, name, c
         assert "a session failed" not in caplog.text
 
 
-async def _told(stream: Any) -> tuple[list[int], str]:
+async def test_what_takes_too_much_to_follow_ends_for_good_and_goes_nowhere_else(monkeypatch):
+    """Two verifiers are there: neither gets the session again, nor another one of its format."""
+    monkeypatch.setattr("services.engine.structure.OUTPUTS", Allowance(0.0, 2e-3))
+    way: dict[str, Any] = {"grammar": 'start: a\na: a a | "x"', "min_tokens": 490}
+    way |= {"max_tokens": 490, "temperature": 0.0}
+    async with cluster([await start_verifier(), await start_verifier()], []) as live:
+        asked, calls = live.inference.generate, []
+        live.inference.generate = lambda *a: calls.append("generate") or asked(*a)
+        resumed = live.inference.resume
+        live.inference.resume = lambda *a: calls.append("resume") or resumed(*a)
+        stream = live.client.generate(PROMPT, request_id="costly", **way)
+        seen, told = await _told(stream, ResourceExhausted)
+        assert calls == ["generate"], "the client asked again"
+        assert "sampling.response_format" in told
+        assert live.inference.active_sessions == 0
+        again, later = await _told(live.client.resume("costly"), ResourceExhausted)
+        assert later == told
+        assert again[: len(seen)] == seen
+        with pytest.raises(ResourceExhausted, match=r"sampling\.grammar") as refused:
+            await live.client.generate(PROMPT, request_id="another", **way)
+        assert (refused.value.reason, refused.value.retry_after) == ("FORMAT_TOO_COSTLY", None)
+        with pytest.raises(NotFound):
+            await live.client.get_session("another")
+
+
+async def _told(stream: Any, kind: type[Exception] = FailedPrecondition) -> tuple[list[int], str]:
     """The tokens of a session that nobody can go on with, and why."""
     seen: list[int] = []
     try:
         async for event in stream:
             seen += getattr(event, "token_ids", ())
-    except FailedPrecondition as error:
+    except kind as error:
         return seen, str(error)
     raise AssertionError("it came to an end")
 

@@ -39,13 +39,6 @@ def test_long_lists_are_views_of_the_message():
     assert list(read.tokens) == [1, 2, 3]
 
 
-def test_it_is_stored_as_it_came():
-    message = pb.GenerateRequest(prompt="a", request_id="r", ephemeral=True)
-    asked = incoming(message)
-    assert pb.GenerateRequest.FromString(asked.encoded()) == message
-    assert asked.size == message.ByteSize()
-
-
 def test_nothing_is_taken_out_of_a_message_before_it_is_read():
     message = pb.GenerateRequest(prompt="a")
     asked = incoming(message)

@@ -39,7 +39,7 @@ def told_rounds(*args) -> list[pb.SessionRound]:
 def stored(committed: tuple[int, ...]) -> StoredSession:
     spec = sampled(temperature=0.0)
     counts = {"prompt_len": len(spec.prompt), "committed_len": len(committed)}
-    begun = {"status": SessionStatus.ACTIVE, "term": 1, "owner": "o", "request": b"", "seed": 1}
+    begun = {"status": SessionStatus.ACTIVE, "term": 1, "owner": "o", "seed": 1}
     ended = {"finish_reason": None, "matched_stop": None, "created_ms": 0, "lease_until_ms": 0}
     text = {"resolved": dump_spec(spec), "prompt": spec.prompt, "committed": committed}
     other = {"digest": "", "target_fingerprint": "", "ephemeral": False}

@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from orchestrator.frontdoor.response_formats import ResponseFormats
-from services.contract.errors import Draining, InvalidRequest, Overloaded
+from orchestrator.frontdoor.response_formats import COSTLY_KEPT, COSTLY_SECONDS, ResponseFormats
+from services.contract.errors import Draining, FormatTooCostly, InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResponseFormat
 from services.grammar.vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
 
@@ -32,6 +32,28 @@ def schema(text: str) -> ResponseFormat:
 
 def regex(text: str) -> ResponseFormat:
     return ResponseFormat(FormatKind.REGEX, (text,))
+
+
+async def test_a_format_that_took_too_much_is_refused_to_that_tenant_for_a_while(vetting):
+    now = 0.0
+    forms = ResponseFormats(vetting, clock=lambda: now)
+    await forms.require(regex("a+"), "t")
+    forms.blame(regex("a+"), "t")
+    for _ in range(2):
+        with pytest.raises(FormatTooCostly, match=r"sampling\.regex.*600 s"):
+            await forms.require(regex("a+"), "t")
+    await forms.require(regex("a+"), "another")
+    await forms.require(regex("b+"), "t")
+    now = COSTLY_SECONDS
+    await forms.require(regex("a+"), "t")
+
+
+def test_no_more_formats_are_remembered_as_costly_than_there_is_room_for():
+    forms = ResponseFormats()
+    for number in range(COSTLY_KEPT + 10):
+        forms.blame(regex(f"a{number}"), "t")
+    assert len(forms._costly) == COSTLY_KEPT
+    forms.close()
 
 
 class Slow:

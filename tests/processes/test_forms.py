@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 import psutil
@@ -12,6 +13,7 @@ from paceline.v1 import inference_pb2 as pb
 from services.runtime.embedded_redis import EmbeddedRedis
 from testkit.child import child
 from tests.integration.known import Ended, read, stub
+from tests.models import tiny_model_folder
 from tests.processes.conftest import COMMAND
 from tests.waiting import until
 
@@ -43,6 +45,55 @@ def running(behind, tmp_path) -> Iterator[tuple[psutil.Process, str]]:
     flags += ["--worker-silence", "60", "--engine-stall", "60", "--ready-file", str(own)]
     with child([*COMMAND, "orchestrator", *flags], own) as made:
         yield psutil.Process(made.pid), own.read_text().strip()
+
+
+AMBIGUOUS = 'start: a\na: a a | "x"'
+"""Takes time with the cube of its text."""
+
+
+@pytest.fixture(scope="module")
+def beside_each_other(tmp_path_factory) -> Iterator[tuple[list[psutil.Process], str]]:
+    """Two verifiers, and an orchestrator's address; its sessions may go to either."""
+    folder = tmp_path_factory.mktemp("two")
+    target = tiny_model_folder(folder / "target", max_position_embeddings=1024)
+    with EmbeddedRedis() as redis, ExitStack() as stack:
+
+        def start(name: str, *flags: str) -> tuple[psutil.Process, str]:
+            ready = folder / name
+            command = [*COMMAND, *flags, "--redis", redis.url, "--ready-file", str(ready)]
+            made = stack.enter_context(child(command, ready))
+            return psutil.Process(made.pid), ready.read_text().strip()
+
+        verifier = ("verifier", "--target", str(target), "--threads", "1")
+        verifiers = [start(name, *verifier) for name in ("v1", "v2")]
+        addresses = ",".join(address for _, address in verifiers)
+        front = start("o", "orchestrator", "--port", "0", "--verifier-addresses", addresses)
+        yield [process for process, _ in verifiers], front[1]
+
+
+@pytest.mark.slow
+async def test_a_grammar_that_takes_too_much_ends_its_session_and_no_verifier(beside_each_other):
+    """Its text is long when it comes back; to follow it takes its worker's thread very long."""
+    verifiers, address = beside_each_other
+    hard = pb.SamplingParams(grammar=AMBIGUOUS, temperature=0.0, max_tokens=900, min_tokens=900)
+    async with stub(address) as front:
+        call = front.Generate(pb.GenerateRequest(prompt="ab", request_id="hard", sampling=hard))
+        seen = 0
+        while seen < 200:
+            event = await call.read()
+            seen += len(event.chunk.token_ids)
+        call.cancel()
+        for _ in range(2):
+            ended = await read(front.Resume(pb.ResumeRequest(session_id="hard")))
+            assert ended.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (ended.reason, ended.retry_after) == ("FORMAT_TOO_COSTLY", None)
+            assert "sampling.response_format" in ended.message
+            assert 200 <= len(ended.tokens) < 900
+        again = await read(front.Generate(pb.GenerateRequest(prompt="cd", sampling=hard)))
+        assert (again.code, again.reason) == (ended.code, ended.reason)
+        assert not again.tokens
+        assert all([(await read(front.Generate(asked()))).complete for _ in range(4)])
+    assert all(one.is_running() for one in verifiers)
 
 
 def asked(**sampling: object) -> pb.GenerateRequest:

@@ -10,15 +10,17 @@ from services.contract import types as t
 from services.contract.errors import Overloaded
 from services.drafter.methods.model.forms import form_of
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.structure import Compiled, StructureError, Structures
+from services.engine.structure import Compiled, StructureError, Structures, TooCostly
+from services.grammar.spending import LIGHT, OUTPUTS, Allowance, Spending
 from services.grammar.vetting import Bounds, Vetting
 from services.runtime.host import WorkerHost
 from services.verifier.core import VerifierCore
+from services.verifier.forms import SHARE
 from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.fakes import Sink
-from tests.services.verifier_bench import PROMPT, Table, block, opening
+from tests.services.verifier_bench import PROMPT, Table, Timed, block, opening
 from tests.waiting import until
 
 FORM = t.ResponseFormat(t.FormatKind.REGEX, ("a+",))
@@ -31,13 +33,37 @@ ENDLESS = t.ResponseFormat(
 class Anything:
     """In place of a `Matcher`: allows all."""
 
-    length = 0
+    def __init__(self, each=0.0, allowance=OUTPUTS, clock=None):
+        """A mask, or a token of a text that is followed, takes `each` seconds of the `clock`."""
+        self.length = 0
+        self._each, self._clock = each, clock
+        self.spending = Spending(allowance, self._now)
+
+    def _now(self):
+        return self._clock.now if self._clock is not None else 0.0
+
+    def _work(self):
+        if self.spending.over:
+            raise TooCostly("too much")
+        self.spending.add(self._each)
+        if self._clock is not None:
+            self._clock.now += self._each
 
     def extend(self, tokens):
+        self.length += len(tokens)
+        return True
+
+    def advance(self, tokens, seconds):
+        began = self._now()
+        for _ in tokens:
+            self._work()
+            self.length += 1
+            if self._now() - began >= seconds:
+                break
         return True
 
     def mask(self, path):
-        return None
+        self._work()
 
     def must_end(self, path):
         return False
@@ -49,6 +75,7 @@ class Compiler:
     def __init__(self):
         self.asked = []
         self.full = False
+        self.matcher = Anything
 
     def compiled(self, wanted, owner=""):
         if self.full:
@@ -58,7 +85,7 @@ class Compiler:
 
     def follow(self, compiled, start=None, *, lenient=False):
         compiled.matcher.result()
-        return Anything()
+        return self.matcher()
 
     def finish(self, number=-1, error=None):
         matcher = self.asked[number][2].matcher
@@ -274,3 +301,123 @@ async def test_a_host_takes_a_turn_when_a_form_is_there():
         assert isinstance(sink.events[0], t.VerifyOpened)
     finally:
         await host.stop()
+
+
+# --- what following a form takes ---------------------------------------------------------
+
+STEP = 0.02
+"""Seconds of a forward, whatever is in it."""
+
+
+class Crowd:
+    """Sessions that send their next block as soon as the last one is decided, on a virtual clock.
+
+    `heavy` ones have a form whose masks take `mask` seconds each; `plain` ones have none.
+    """
+
+    def __init__(self, heavy=(), plain=(), mask=0.03, allowance=OUTPUTS, committed=()):
+        self.engine = Timed(1e3 * STEP, 0.0)
+        compiler = Compiler()
+        compiler.matcher = lambda: Anything(mask, allowance, self.engine)
+        self.table = Table(self.engine, structures=compiler, clock=self.engine.clock, gather_ms=0.0)
+        self.verdicts = {name: [] for name in (*heavy, *plain)}
+        self.failed = {}
+        for name in heavy:
+            self.table.give(waiting(name, max_tokens=400, committed=committed))
+            compiler.finish()
+        for name in plain:
+            self.table.give(opening(name, max_tokens=400))
+        self._lengths = dict.fromkeys(heavy, len(committed))
+
+    def serve(self, seconds):
+        """Let the core have so much time."""
+        until = self.engine.now + seconds
+        while self.engine.now < until:
+            patience = self.table.core.patience()
+            if patience > 0:
+                self.engine.now += patience
+            elif not self.table.core.step():
+                break
+            for event in self.table.taken():
+                self._answer(event)
+        return self
+
+    def _answer(self, event):
+        name = event.session
+        if isinstance(event, t.SessionFailed):
+            self.failed[name] = event
+            return
+        if isinstance(event, t.Verdict):
+            self.verdicts[name].append(event)
+            self._lengths[name] = event.base_len + len(event.token_ids)
+        length, round_ = self._lengths.get(name, 0), len(self.verdicts[name]) + 1
+        self.table.give(block(round_, length, session=name))
+
+    def count(self, name):
+        return len(self.verdicts[name])
+
+
+def test_heavy_forms_together_take_a_small_part_of_the_time_where_others_wait():
+    undisturbed = Crowd(plain="ab").serve(4.0)
+    crowd = Crowd(heavy="fgh", plain="ab").serve(4.0)
+    spent = 0.03 * sum(map(crowd.count, "fgh"))
+    assert not crowd.failed
+    assert 0.05 * 4.0 < spent < SHARE * 4.0 + 0.2
+    assert crowd.count("a") > 0.85 * undisturbed.count("a")
+    # They take turns.
+    assert max(map(crowd.count, "fgh")) - min(map(crowd.count, "fgh")) <= 1
+
+
+def test_one_step_holds_one_heavy_form():
+    crowd = Crowd(heavy="fgh", plain="ab").serve(4.0)
+    together = [own.batch_size for name in "fgh" for own in crowd.verdicts[name][1:]]
+    assert max(together) <= 3
+
+
+def test_a_heavy_form_is_not_held_up_where_nobody_else_is():
+    alone = Crowd(heavy="f", allowance=Allowance(0.05, 1.0)).serve(4.0)
+    assert alone.count("f") > 0.95 * 4.0 / (STEP + 0.03)
+
+
+def test_usual_forms_are_never_held_up():
+    crowd = Crowd(heavy="fgh", plain="ab", mask=0.9 * LIGHT).serve(4.0)
+    assert abs(crowd.count("f") - crowd.count("a")) <= 2
+
+
+def test_nobody_learns_from_what_forms_take():
+    """Neither whoever hears of a step's time nor the verifier's own model of it."""
+    crowd = Crowd(heavy="f", plain="ab").serve(2.0)
+    told = [own.verify_ms for name in "fab" for own in crowd.verdicts[name]]
+    assert max(told) == pytest.approx(1e3 * STEP)
+    assert crowd.table.core.progress().step_ms == pytest.approx(1e3 * STEP)
+    assert crowd.table.core._gathering.line.at(2) == pytest.approx(STEP)
+
+
+def test_a_session_whose_form_takes_more_than_it_may_ends_alone_and_for_good():
+    crowd = Crowd(heavy="f", plain="ab", allowance=Allowance(0.01, 0.1)).serve(2.0)
+    [failed] = crowd.failed.values()
+    assert (failed.session, failed.reason) == ("f", t.FailureReason.FORMAT_COST)
+    assert failed.reason.for_good
+    assert "sampling.response_format" in failed.message
+    # 20 ms a mask beyond what is allowed, and one that is on its way.
+    assert crowd.count("f") == 6
+    assert crowd.count("a") > 80
+    assert crowd.table.core.progress().sessions == 2
+
+
+def test_the_text_of_a_session_that_comes_back_is_followed_bit_by_bit():
+    """Others are served meanwhile, and it opens behind all of its text."""
+    text, each = (7,) * 300, 0.5e-3
+    crowd = Crowd(heavy="f", plain="ab", mask=each, committed=text).serve(0.06)
+    assert crowd.count("a") >= 2
+    assert not crowd.count("f")
+    crowd.serve(4.0)
+    assert crowd.verdicts["f"][0].base_len == len(text)
+    assert max(own.verify_ms for own in crowd.verdicts["a"]) < 2e3 * STEP
+
+
+def test_a_text_that_takes_too_much_to_follow_ends_its_session_and_holds_nobody_up():
+    text = (7,) * 300
+    crowd = Crowd(heavy="f", plain="ab", committed=text, allowance=Allowance(0.01, 0.1)).serve(4.0)
+    assert crowd.failed["f"].reason is t.FailureReason.FORMAT_COST
+    assert crowd.count("a") > 0.85 * Crowd(plain="ab").serve(4.0).count("a")

@@ -46,8 +46,7 @@ def incoming(message: pb.GenerateRequest) -> IncomingRequest:
         len(params.choice.options),
         message.HasField("truncate_prompt_tokens"),
     )
-    encoded = partial(message.SerializeToString, deterministic=True)
-    return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message), encoded)
+    return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message))
 
 
 def incoming_score(message: pb.ScoreRequest) -> IncomingScore:

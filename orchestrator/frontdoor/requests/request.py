@@ -178,10 +178,9 @@ class IncomingRequest:
     """An unread request.
 
     `size`: bytes of the message that it came in. `read` takes time by its size, and may raise
-    InvalidRequest. `encoded`: the message to be stored.
+    InvalidRequest.
     """
 
     size: int
     lengths: ListLengths
     read: Callable[[], GenerationRequest]
-    encoded: Callable[[], bytes] = bytes

@@ -39,6 +39,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
     FAILURE_REASON_FORMAT: _ClassVar[FailureReason]
     FAILURE_REASON_NOTHING_ALLOWED: _ClassVar[FailureReason]
+    FAILURE_REASON_FORMAT_COST: _ClassVar[FailureReason]
 VERIFY_MODE_UNSPECIFIED: VerifyMode
 VERIFY_MODE_GREEDY: VerifyMode
 VERIFY_MODE_COUPLED: VerifyMode
@@ -60,6 +61,7 @@ FAILURE_REASON_UNSUPPORTED: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
 FAILURE_REASON_FORMAT: FailureReason
 FAILURE_REASON_NOTHING_ALLOWED: FailureReason
+FAILURE_REASON_FORMAT_COST: FailureReason
 
 class ResolvedSampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "max_tokens", "min_tokens", "stop_token_ids", "logit_bias", "logprobs", "response_format", "allowed_token_ids", "bad_words", "prompt_logprobs")

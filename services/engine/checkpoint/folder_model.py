@@ -44,9 +44,9 @@ class FolderMatrix:
         self._mapped: Tensor | None = None
         self.kind, self.shape = kind, shape
 
-    def read(self, dtype: torch.dtype) -> Tensor:
+    def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
         """See `Stored`."""
-        return self._found().to(dtype)
+        return self._found()[first:last].to(dtype)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """See `Stored`."""

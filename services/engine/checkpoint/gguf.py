@@ -1,4 +1,4 @@
-"""GGUF files, converted once to safetensors in the cache folder.
+"""GGUF files, converted once to safetensors in the cache folder: for vLLM, and for training.
 
     <cache>/models/<digest>-<dtype>/   model, config, tokenizer, and a mark that
                                        tells a whole conversion from a broken one

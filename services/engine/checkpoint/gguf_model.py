@@ -95,19 +95,21 @@ class GgufMatrix:
         self.kind: str = place.tensor_type.name
         self.shape = (place.size[0], place.size[1])
 
-    def read(self, dtype: torch.dtype) -> Tensor:
+    def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
         """See `Stored`."""
-        out = torch.empty(self.shape, dtype=dtype)
-        count, step = self.shape[0], max(1, _AT_ONCE // max(1, self.shape[1]))
-        places = None if self._order is None else torch.from_numpy(np.argsort(self._order))
+        if self._order is not None:
+            return _numbers(self._place, self._place.data[self._order[first:last]]).to(dtype)
+        wanted = range(self.shape[0])[first:last]
+        out = torch.empty((len(wanted), self.shape[1]), dtype=dtype)
+        step = max(1, _AT_ONCE // max(1, self.shape[1]))
 
-        def fill(first: int) -> None:
-            last = min(first + step, count)
-            where = slice(first, last) if places is None else places[first:last]
-            out[where] = _numbers(self._place, self._place.part(first, last)).to(dtype)
+        def fill(start: int) -> None:
+            those = wanted[start : start + step]
+            part = self._place.part(those.start, those.stop)
+            out[start : start + step] = _numbers(self._place, part).to(dtype)
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            list(pool.map(fill, range(0, count, step)))
+            list(pool.map(fill, range(0, len(wanted), step)))
         return out
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -166,11 +168,12 @@ def _reading(
     load = theirs.load_gguf_checkpoint
 
     read = cache(partial(GgufFile, file, vocabulary=vocabulary))
+    settings = cache(load)
 
     def loaded(
         path: str, return_tensors: bool = False, model_to_load: Any = None, **rest: Any
     ) -> dict[str, Any]:
-        found: dict[str, Any] = load(path)
+        found = {name: dict(values) for name, values in settings(path).items()}
         if not return_tensors:
             return found
         tensors = _lazies(read(), found["config"], model_to_load, stand_ins, dtype)

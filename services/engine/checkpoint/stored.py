@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,8 @@ class Stored(Protocol):
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
 
-    def read(self, dtype: torch.dtype) -> Tensor:
-        """All of it [rows, columns], in memory of its own or mapped from the file."""
+    def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
+        """All rows, or some in a row, [n, columns], in memory of their own or mapped."""
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Some rows [n, columns] by their numbers `ids` [n]; the others are not read."""
@@ -51,9 +51,9 @@ class StandIns:
     def of(self, stored: Stored, dtype: torch.dtype, name: str) -> Tensor:
         """A tensor that takes no memory and is known again by where it lies.
 
-        `name`: what a model has it under.
+        `name`: what a model has it under. Whoever takes it for the matrix finds no numbers.
         """
-        tensor = torch.zeros((), dtype=dtype)
+        tensor = torch.full((), torch.nan, dtype=dtype)
         self._made[tensor.data_ptr()] = tensor, stored, name
         return tensor.expand(stored.shape)
 
@@ -83,10 +83,30 @@ def stored_of(module: nn.Module) -> Stored | None:
     return getattr(module._parameters.get("weight"), _STORED, None)
 
 
-def weight_of(module: nn.Linear | nn.Embedding) -> Tensor:
-    """The weight of a module in its own dtype, read now if it is still in its file."""
+def weight_of(module: nn.Linear | nn.Embedding, first: int = 0, last: int | None = None) -> Tensor:
+    """The weight of a module in its own dtype, or some rows; read now if it is in its file."""
     stored = stored_of(module)
-    return module.weight.detach() if stored is None else stored.read(module.weight.dtype)
+    if stored is None:
+        return module.weight.detach()[first:last]
+    return stored.read(module.weight.dtype, first, last)
+
+
+def cut(linear: nn.Linear, first: int, last: int) -> nn.Linear:
+    """A module of some of the columns of what this one puts out, read now."""
+    weight = weight_of(linear, first, last)
+    part = nn.Linear(linear.in_features, len(weight), bias=False, device="meta")
+    part.weight = nn.Parameter(weight, requires_grad=False)
+    if linear.bias is not None:
+        part.bias = nn.Parameter(linear.bias.detach()[first:last], requires_grad=False)
+    return part
+
+
+def embeddings_of(model: Any) -> Tensor:
+    """All of a model's input embeddings [V, width], read now if they are looked up in a file."""
+    module = model.get_input_embeddings()
+    if isinstance(module, _Looked):
+        return module.stored.read(module.weight.dtype)
+    return weight_of(module)
 
 
 def read_all(model: nn.Module) -> None:

@@ -27,6 +27,7 @@ from services.engine.native.states import LayerStates
 from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
+from services.engine.stages import stage
 from services.engine.threads import pin
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class NativeEngine(BudgetedEngine):
 
     def _bits(self) -> str:
         """What tells workers apart that would write different texts."""
+        stage("checks that no row depends on others")
         budget = PagedBudget(TOKENS, self.budget.layers)
         limits = self.vocab_size, self.max_context_length
         return check(self.forward, lambda most: PagedCache(budget, most), *limits, self.model_id)

@@ -2,8 +2,9 @@
 
 At a few rows most operations cost more to call than to compute. Besides products and attention
 a layer of transformers makes thirty of them, with dozens of views and calls of modules around
-them. Here seventeen do the same arithmetic: queries and keys are rotated as one, and a product
-adds to the residual stream itself. What a step needs is found once, at load.
+them. Here sixteen do the same arithmetic: queries and keys are rotated as one and in place, K and V
+are stored as one, and a product adds to the residual stream itself. What a layer needs is found
+once, at load, and what all layers need once a step.
 
 A layer changes its class and nothing else: modules, weights, hooks and copies of it work as
 before, except that modules inside of it are not called, nor their hooks. With a sub-layer left
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -45,9 +46,17 @@ _WINDOWS: dict[str, _Window] = {
     "transformers.models.mistral.modeling_mistral.MistralDecoderLayer": _window_of_config,
     "transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer": _window_of_module,
     "transformers.models.qwen3.modeling_qwen3.Qwen3DecoderLayer": _window_of_module,
+    "transformers.models.phi3.modeling_phi3.Phi3DecoderLayer": _window_of_config,
+    "transformers.models.gemma2.modeling_gemma2.Gemma2DecoderLayer": _window_of_module,
+    "transformers.models.gemma3.modeling_gemma3.Gemma3DecoderLayer": _window_of_module,
 }
 """The layers that can be computed so, and where each has its sliding window."""
-_SILU = ("silu", "swish")
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "swish": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+"""By what an MLP's gate goes through."""
 
 
 class _Norm(NamedTuple):
@@ -57,11 +66,16 @@ class _Norm(NamedTuple):
     epsilon: Tensor
     share: float
     """Of one column in the mean."""
+    late: bool
+    """Whether what it gives is rounded behind the weight, not before."""
 
     @classmethod
     def of(cls, norm: Any) -> _Norm:
-        """What transformers' module has."""
-        return cls(norm.weight, torch.tensor([norm.variance_epsilon]), 1 / len(norm.weight))
+        """What transformers' module has; Gemma's weights are what is added to one."""
+        late = hasattr(norm, "eps")
+        epsilon = torch.tensor([norm.eps if late else norm.variance_epsilon])
+        weight = 1.0 + norm.weight.float() if late else norm.weight
+        return cls(weight, epsilon, 1 / len(weight), late)
 
     @classmethod
     def of_heads(cls, attention: Any) -> _Norm:
@@ -69,14 +83,19 @@ class _Norm(NamedTuple):
         asked = (attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)
         width = attention.head_dim
         each = [cls.of(norm) for norm, own in asked for _ in range(own.out_features // width)]
-        weight, epsilon, share = zip(*each, strict=True)
-        return cls(torch.stack(weight), torch.stack(epsilon), share[0])
+        weight, epsilon, share, late = zip(*each, strict=True)
+        return cls(torch.stack(weight), torch.stack(epsilon), share[0], late[0])
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows [..., d], rounded as transformers does."""
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
-        return (rows * scale).to(rows.dtype).mul_(self.weight)
+        scaled = rows * scale
+        if rows.dtype is torch.float32:
+            return scaled.mul_(self.weight)
+        if self.late:
+            return scaled.mul_(self.weight).to(rows.dtype)
+        return scaled.to(rows.dtype).mul_(self.weight)
 
 
 class _Turn(NamedTuple):
@@ -118,23 +137,40 @@ class _Parts:
     down: PackedLinear
     norms: tuple[_Norm, _Norm]
     """Before attention and before the MLP."""
+    behind: tuple[_Norm, _Norm] | None
+    """Of what attention and the MLP add to the residual stream."""
     head_norm: _Norm | None
     """Of queries and keys."""
     kv_heads: int
+    gate: Callable[[Tensor], Tensor]
+    softcap: float | None
 
     @classmethod
     def of(cls, layer: Any) -> _Parts | None:
         """Those of a known layer; None unless its weights are packed, siblings as one."""
         attention, mlp = layer.self_attn, layer.mlp
-        qkv = whole_product((attention.q_proj, attention.k_proj, attention.v_proj))
-        gate_up = whole_product((mlp.gate_proj, mlp.up_proj))
-        ends = (attention.o_proj, mlp.down_proj)
-        if qkv is None or gate_up is None or not all(isinstance(one, PackedLinear) for one in ends):
+        products = (*_beginnings(attention, mlp), attention.o_proj, mlp.down_proj)
+        if not all(isinstance(one, PackedLinear) for one in products):
             return None
-        norms = (_Norm.of(layer.input_layernorm), _Norm.of(layer.post_attention_layernorm))
-        head_norm = _Norm.of_heads(attention) if hasattr(attention, "q_norm") else None
-        kv_heads = attention.v_proj.out_features // attention.head_dim
-        return cls(attention, mlp, qkv, ends[0], gate_up, ends[1], norms, head_norm, kv_heads)
+        qkv, gate_up, out, down = products
+        wide = hasattr(layer, "pre_feedforward_layernorm")
+        named = (*_NORMS, *_NORMS_BEHIND) if wide else _NORMS_ALONE
+        norms = [_Norm.of(getattr(layer, name)) for name in named]
+        kept = qkv.out_features - out.in_features
+        return cls(
+            attention,
+            mlp,
+            qkv,
+            out,
+            gate_up,
+            down,
+            norms=(norms[0], norms[1]),
+            behind=(norms[2], norms[3]) if wide else None,
+            head_norm=_Norm.of_heads(attention) if hasattr(attention, "q_norm") else None,
+            kv_heads=kept // (2 * attention.head_dim),
+            gate=_GATES[_activation(layer)],
+            softcap=getattr(attention, "attn_logit_softcapping", None),
+        )
 
     def heads(self, rows: Tensor, turn: _Turn) -> Tensor:
         """Of rows [1, n, d] queries and keys, turned, and values: [n, heads, head_dim]."""
@@ -144,10 +180,58 @@ class _Parts:
         turn.into(turned, asking)
         return every
 
+    def attended(self, rows: Tensor, stream: Tensor) -> Tensor:
+        """The residual stream [1, n, d] after attention, which gives rows [1, n, heads * d]."""
+        if self.behind is None:
+            return self.out.plus(rows, stream)
+        return self.behind[0](self.out.forward(rows)).add_(stream)
+
     def fed_forward(self, stream: Tensor) -> Tensor:
         """The residual stream [1, n, d] after the MLP."""
         gate, up = self.gate_up.forward(self.norms[1](stream)).chunk(2, -1)
-        return self.down.plus(F.silu(gate).mul_(up), stream)
+        rows = _by_whole_rows(self.gate, gate).mul_(up)
+        if self.behind is None:
+            return self.down.plus(rows, stream)
+        return self.behind[1](self.down.forward(rows)).add_(stream)
+
+
+def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What `compute` makes of each number of rows [1, n, d], with the bits that a row has alone.
+
+    PyTorch cuts a large operation anywhere, one piece to a thread, and computes the last few
+    numbers of a piece otherwise than those before. So here the cuts are between rows.
+    """
+    count, width = rows.shape[1:]
+    threads = 1 if rows.numel() < _UNCUT else torch.get_num_threads()
+    if threads == 1:
+        return compute(rows)
+    even = count - count % threads
+    if width >= _UNCUT or even * width <= (threads - 1) * _GRAIN:
+        even = 0
+    few = max(1, (_UNCUT - 1) // width)
+    parts = [compute(rows[:, :even])] if even else []
+    parts += [compute(rows[:, start : start + few]) for start in range(even, count, few)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+_UNCUT, _GRAIN = 1 << 14, 1 << 15
+"""Numbers from which on PyTorch cuts: GELU; and what else, so that each thread has so many."""
+_NORMS_ALONE = ("input_layernorm", "post_attention_layernorm")
+_NORMS = ("input_layernorm", "pre_feedforward_layernorm")
+_NORMS_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+
+def _beginnings(attention: Any, mlp: Any) -> tuple[Any, Any]:
+    """The products of queries, keys and values, and of gate and up; None for what there is not."""
+    if hasattr(attention, "qkv_proj"):
+        return attention.qkv_proj, mlp.gate_up_proj
+    qkv = whole_product((attention.q_proj, attention.k_proj, attention.v_proj))
+    return qkv, whole_product((mlp.gate_proj, mlp.up_proj))
+
+
+def _activation(layer: Any) -> str:
+    config = layer.mlp.config
+    return getattr(config, "hidden_activation", None) or config.hidden_act  # type: ignore[no-any-return]
 
 
 class FusedLayer(nn.Module):
@@ -167,9 +251,9 @@ class FusedLayer(nn.Module):
         attention = parts.attention
         turn = _Turn.of(kwargs["position_embeddings"], layout.once)
         heads = parts.heads(parts.norms[0](hidden_states), turn)
-        scoring = Scoring(attention.scaling, self.window(attention))
-        attended = layout.attend_heads(attention.layer_idx, heads, parts.kv_heads, scoring)
-        return parts.fed_forward(parts.out.plus(attended[None], hidden_states))
+        scoring = Scoring(attention.scaling, self.window(attention), parts.softcap)
+        rows = layout.attend_heads(attention.layer_idx, heads, parts.kv_heads, scoring)
+        return parts.fed_forward(parts.attended(rows[None], hidden_states))
 
     def _is_whole(self) -> bool:
         """Whether no stand-in is in the place of a sub-layer."""
@@ -195,14 +279,20 @@ def unfuse(model: Any) -> None:
 
 
 def _is_known(module: Any) -> bool:
-    return _name(type(module)) in _WINDOWS and module.mlp.config.hidden_act in _SILU
+    if _name(type(module)) not in _WINDOWS or _activation(module) not in _GATES:
+        return False
+    rope = getattr(module.mlp.config, "rope_parameters", None) or {}
+    return rope.get("partial_rotary_factor", 1.0) == 1.0  # type: ignore[no-any-return]
 
 
 @cache
 def _fused(stock: type[nn.Module]) -> type[nn.Module]:
     """The class of such layers."""
     own = {"stock": stock, "window": staticmethod(_WINDOWS[_name(stock)])}
-    return type(f"Fused{stock.__name__}", (FusedLayer, stock), own)
+    made: Any = type(f"Fused{stock.__name__}", (FusedLayer, stock), own)
+    # transformers wraps it with a question about gradients, asked in each step.
+    made.forward = FusedLayer.forward
+    return made  # type: ignore[no-any-return]
 
 
 def _name(kind: type) -> str:

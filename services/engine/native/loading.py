@@ -23,6 +23,7 @@ from services.engine.checkpoint.stored import StandIns
 from services.engine.native.device_memory import place
 from services.engine.number_formats import number_format
 from services.engine.spec import DTYPES, ModelSpec
+from services.engine.stages import stage
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
@@ -61,14 +62,19 @@ def _load_folder(folder: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> 
     files = [*weight_files(folder, spec.model), folder / "config.json"]
     loaded = read_folder(folder, spec, apart=apart)
     fingerprint = folder_fingerprint(files, cache / "digests", spec.dtype)
-    return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
+    return _with_tokenizer(loaded, fingerprint, folder, spec)
 
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
     loaded = _loaded(partial(gguf_model.read_model, file), str(file), spec, apart=apart)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
-    return LoadedModel(loaded, fingerprint, read_bundle(file, loaded, spec.model))
+    return _with_tokenizer(loaded, fingerprint, file, spec)
+
+
+def _with_tokenizer(loaded: Any, fingerprint: str, source: Path, spec: ModelSpec) -> LoadedModel:
+    stage(f"reads the tokenizer of {spec.model}")
+    return LoadedModel(loaded, fingerprint, read_bundle(source, loaded, spec.model))
 
 
 def read_folder(folder: Path, spec: ModelSpec, *, apart: bool = False) -> Any:
@@ -80,6 +86,7 @@ def read_folder(folder: Path, spec: ModelSpec, *, apart: bool = False) -> Any:
 def _loaded(read: _Read, told: str, spec: ModelSpec, *, apart: bool) -> Any:
     apart = apart and torch.device(spec.device).type == "cpu"
     stand_ins = StandIns() if apart else None
+    stage(f"reads {spec.model}")
     try:
         model, report = read(number_format(spec.dtype).read, stand_ins)
     except Exception as error:

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import number_formats
-from services.engine.checkpoint.stored import weight_of
+from services.engine.checkpoint.stored import cut, weight_of
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -51,6 +51,10 @@ _SMALLEST = 1e-12
 _LARGEST = 65504.0
 LEAST_BYTES = 8 << 20
 """Fewer weights stay in a core's caches, where a plain product is as fast."""
+MOST_NUMBERS = 1 << 25
+"""A module with more weights is packed in parts."""
+_ROWS = 64
+"""Parts have a multiple of so many rows, but for the last one."""
 FEW = 2
 """Rows that FBGEMM multiplies as they are, alone: padding them is what would cost time."""
 _PROBE = 64
@@ -279,6 +283,34 @@ class PartLinear(PackedLinear):
         return twin
 
 
+class SplitLinear(PackedLinear):
+    """A product in several parts of columns.
+
+    While a part is packed, little beside it is in memory plainly. The last layer alone can have
+    most of a model's weights.
+    """
+
+    def __init__(self, parts: Sequence[PackedLinear]) -> None:
+        """In this order."""
+        nn.Module.__init__(self)
+        self.in_features = parts[0].in_features
+        self.out_features = sum(part.out_features for part in parts)
+        self._parts = tuple(parts)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        return torch.cat([part(rows) for part in self._parts], -1)
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        return torch.cat([part.whole() for part in self._parts])
+
+    @property
+    def _bias(self) -> Tensor | None:  # type: ignore[override]
+        parts = [part._bias for part in self._parts]
+        return None if parts[0] is None else torch.cat(parts)  # type: ignore[arg-type]
+
+
 @lru_cache(maxsize=1 << 13)
 def padding(count: int) -> int:
     """Rows to put behind `count` rows, so that all have the bits they have in tiles of many."""
@@ -407,7 +439,7 @@ def _likeness(linear: nn.Linear) -> tuple[Any, ...]:
 def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLinear]:
     """These modules packed, as one where they are several."""
     if len(linears) == 1:
-        return [kind(linears[0])]
+        return [_alone(kind, linears[0])]
     width = sum(linear.out_features for linear in linears)
     joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
     joined.weight = _joined([weight_of(linear) for linear in linears])
@@ -417,6 +449,16 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
     starts = accumulate((linear.out_features for linear in linears), initial=0)
     pairs = zip(linears, starts, strict=False)
     return [PartLinear(linear, product, start) for linear, start in pairs]
+
+
+def _alone(kind: type[PackedLinear], linear: nn.Linear) -> PackedLinear:
+    """A module packed, in parts where it is large."""
+    parts = -(-linear.weight.numel() // MOST_NUMBERS)
+    if parts <= 1:
+        return kind(linear)
+    step = -(-linear.out_features // parts // _ROWS) * _ROWS
+    starts = range(0, linear.out_features, step)
+    return SplitLinear([kind(cut(linear, start, start + step)) for start in starts])
 
 
 def _joined(parts: list[Tensor]) -> nn.Parameter:

@@ -18,6 +18,7 @@ from services.engine.native.invariance import invariant as invariant_products
 from services.engine.native.invariance import require_known
 from services.engine.native.packing import ByteLinear, pack, packing_of
 from services.engine.number_formats import require_int8
+from services.engine.stages import stage
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +84,13 @@ def _prepare(
         require_known(model, name)
         kind = invariant_products(kind)
     if kind is not None:
+        stage("packs its weights")
         pack(model, kind)
     read_all(model)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
+        stage("compares its logits with the model's own")
         _check(model, name, forward, tolerance)
     install(model)
 

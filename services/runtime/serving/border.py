@@ -40,6 +40,7 @@ _CODES: dict[type[errors.PacelineError], grpc.StatusCode] = {
     errors.DataLoss: grpc.StatusCode.DATA_LOSS,
     errors.SessionAborted: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Impossible: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.FormatTooCostly: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -56,7 +57,11 @@ async def border(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[N
     except grpc.aio.AbortError:
         raise
     except errors.PacelineError as error:
-        await _abort(context, status_of(error))
+        try:
+            await _abort(context, status_of(error))
+        finally:
+            # Its frames hold the call's message, and some of them the error itself.
+            error.__traceback__ = None
     except Exception:
         logger.exception("an RPC failed unexpectedly")
         await _abort(context, status_of(errors.PacelineError("internal error")))

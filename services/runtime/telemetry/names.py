@@ -279,6 +279,7 @@ FAILURES = {
     "detached": "Its client left and did not come back. No fault of ours.",
     "refused": "The verifier refused the session.",
     "impossible": "The request leaves no token to go on with. No fault of ours.",
+    "costly": "Following its response format takes too much. No fault of ours.",
     "Draining": "This orchestrator stops; the session goes on at another. No fault.",
     "Fenced": "Another orchestrator took the session over; it goes on there. No fault.",
     "DataLoss": "The store has less than it acknowledged.",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from services.contract.errors import BusyError
 from services.contract.types import FormatMarker, ResponseFormat
 from services.engine.structure import Compiled, Matcher, StructureError, Structures
+from services.grammar.spending import SLICE
 
 
 class TextForm:
@@ -39,13 +40,22 @@ class TextForm:
             self._matcher.rewind(min(self._matcher.length, kept))
 
     def of(self, text: Sequence[int]) -> Matcher | None:
-        """What may follow the whole text; None where that is anything, or the text is not of it."""
+        """What may follow the whole text; None where that is anything, or the text is not of it.
+
+        A long text is followed bit by bit, and drafted without its form meanwhile.
+        """
         if self._compiled is not None and self._compiled.done:
             self._matcher, self._compiled = self._follow(self._compiled), None
         if self._matcher is None:
             return None
+        if self._matcher.spending.over:
+            self._matcher = None
+            return None
         fresh = text[self._prompt_length + self._matcher.length :]
-        return self._matcher if self._matcher.extend(fresh) else None
+        if not self._matcher.advance(fresh, SLICE):
+            return None
+        whole = self._prompt_length + self._matcher.length == len(text)
+        return self._matcher if whole else None
 
     def _follow(self, compiled: Compiled) -> Matcher | None:
         try:
