@@ -286,7 +286,7 @@ class PartLinear(PackedLinear):
 class SplitLinear(PackedLinear):
     """A product in several parts of columns.
 
-    While a part is packed, little beside it is in memory plainly. The last layer alone can have
+    While a part is packed, little beside it is in memory as float32. The last layer alone can have
     most of a model's weights.
     """
 
@@ -403,9 +403,12 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
         places.clear()
 
     # The largest first, while there is nothing beside it; what is packed is nowhere else then.
+    alone = [places for places in together if 4 * _weight(places) > sum(map(_weight, together))]
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        list(pool.map(replace, together))
+        for places in alone:
+            replace(places)
+        list(pool.map(replace, together[len(alone) :]))
     if not kind.widens:
         return
     for module in model.modules():
@@ -452,8 +455,8 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
 
 
 def _alone(kind: type[PackedLinear], linear: nn.Linear) -> PackedLinear:
-    """A module packed, in parts where it is large."""
-    parts = -(-linear.weight.numel() // MOST_NUMBERS)
+    """A module packed; in parts where it is large, and its numbers are float32 on the way."""
+    parts = -(-linear.weight.numel() // MOST_NUMBERS) if kind.widens else 1
     if parts <= 1:
         return kind(linear)
     step = -(-linear.out_features // parts // _ROWS) * _ROWS
