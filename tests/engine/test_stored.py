@@ -114,11 +114,12 @@ def test_a_last_layer_that_is_the_embeddings_is_in_memory_once(files, dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 def test_a_large_layer_that_is_packed_in_parts_multiplies_as_a_whole_one(files, dtype, monkeypatch):
     spec = ModelSpec(str(files["gemma3"]), dtype)
     whole = logits_of(NativeEngine.load(spec))
     monkeypatch.setattr(packing, "MOST_NUMBERS", 10_000)
+    monkeypatch.setattr(packing, "MOST_WIDENED", 10_000)
     engine = NativeEngine.load(spec)
     assert isinstance(engine.model.lm_head, packing.SplitLinear)
     torch.testing.assert_close(logits_of(engine), whole, atol=2e-1, rtol=2e-2)

@@ -51,8 +51,9 @@ _SMALLEST = 1e-12
 _LARGEST = 65504.0
 LEAST_BYTES = 8 << 20
 """Fewer weights stay in a core's caches, where a plain product is as fast."""
-MOST_NUMBERS = 1 << 25
-"""A module with more weights is packed in parts."""
+MOST_NUMBERS, MOST_WIDENED = 1 << 27, 1 << 25
+"""A module with more weights is packed in parts; the second, where they are float32 on the way.
+Each part is a call more, and one more wait for all cores."""
 _ROWS = 64
 """Parts have a multiple of so many rows, but for the last one."""
 FEW = 2
@@ -455,8 +456,8 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
 
 
 def _alone(kind: type[PackedLinear], linear: nn.Linear) -> PackedLinear:
-    """A module packed; in parts where it is large, and its numbers are float32 on the way."""
-    parts = -(-linear.weight.numel() // MOST_NUMBERS) if kind.widens else 1
+    """A module packed, in parts where it is large."""
+    parts = -(-linear.weight.numel() // (MOST_WIDENED if kind.widens else MOST_NUMBERS))
     if parts <= 1:
         return kind(linear)
     step = -(-linear.out_features // parts // _ROWS) * _ROWS
