@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from paceline.together import completion_id, together
+from paceline.together import together
 
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.known_sessions import KnownSessions
 from orchestrator.frontdoor.live_sessions import LiveSessions, Past, leaving
 from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.records import Records
@@ -45,6 +46,7 @@ from orchestrator.session.ports import (
     Call,
     Created,
     NewSession,
+    Outline,
     SessionKey,
     SessionStore,
     StoredSession,
@@ -129,6 +131,7 @@ class Inference:
         )
         self._records = Records(options.records_memory, options.ended_s, options.idle_s, clock)
         self._stored_texts = StoredTexts(options.max_sessions)
+        self._known = KnownSessions(store, work)
         self._restoring = Slices()
         self.request_threads = RequestThreads()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -153,6 +156,7 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
+        del request  # It may be megabytes long.
         if spec.n > 1:
             return await self._generate_together(spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
@@ -278,7 +282,7 @@ class Inference:
     async def _seed_of(self, key: SessionKey) -> int:
         """The seed that a session was created with."""
         live = self.live.get(key.name)
-        return live.spec.seed if live is not None else (await self._store.get(key)).seed
+        return live.spec.seed if live is not None else (await self._known.look(key)).seed
 
     async def _come_back_to(
         self, key: SessionKey, tenant: Tenant, parent: str, call: Call | None
@@ -421,11 +425,13 @@ class Inference:
             if driver is not None and await self._is_ours(key, driver, prefix, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
-            stored = await self.stored(key)
+            if (await self._known.find(key)).status is SessionStatus.FINISHED:
+                return self._tell_finished(key, prefix, tenant)
+            stored = await self._known.get(key)
             with self._come_back(key, stored, tenant, prefix) as place:
                 stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
-                    return self._tell_finished(key, stored, prefix, tenant)
+                    return self._tell_finished(key, prefix, tenant)
                 driver = self._restore(key, stored, text, resuming.traceparent, place)
             return self._read(driver, prefix)
 
@@ -442,7 +448,7 @@ class Inference:
             return True
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):
-                term = (await self._store.get(key)).term if named is None else await shield(named)
+                term = (await self._known.look(key)).term if named is None else await shield(named)
         except (PacelineError, TimeoutError):
             return True
         if term <= driver.state.config.term:
@@ -460,14 +466,15 @@ class Inference:
         return noted
 
     async def _tell_finished(
-        self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
+        self, key: SessionKey, prefix: Prefix, tenant: Tenant
     ) -> AsyncGenerator[Event]:
         with self._stored_texts.reader(tenant):
-            rounds = await self._store.rounds(key)
-            told = finished_session(stored, rounds, self._target.tokenizer, prefix)
-            events: deque[Event] = deque(await self._stored_texts.work(tenant, told))
-            failure = given_up(stored)
-            del stored, rounds, told
+            async with self._stored_texts.turn(tenant):
+                stored, rounds = await self._known.get(key), await self._known.rounds(key)
+                told = finished_session(stored, rounds, self._target.tokenizer, prefix)
+                events: deque[Event] = deque(await self._stored_texts.work(told))
+                failure = given_up(stored)
+                del stored, rounds, told
             while events:
                 yield events.popleft()
             if failure is not None:
@@ -502,7 +509,7 @@ class Inference:
     ) -> tuple[StoredSession, TextStream | None]:
         """The stored session, finished or owned by this orchestrator, and then its text."""
         if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
-            stored = await self._store.acquire(key, self._options.owner, call)
+            stored = await self._known.acquire(key, self._options.owner, call)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
         if stored.status is SessionStatus.FINISHED:
@@ -515,7 +522,7 @@ class Inference:
             return stored, text
         matched = ending.matched_text or ending.matched_token
         await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
-        return await self._store.get(key), None
+        return await self._known.get(key), None
 
     async def abort(self, key: SessionKey) -> None:
         """End a session at once, or all completions of a request.
@@ -523,12 +530,13 @@ class Inference:
         What it holds here is freed, whatever the store answers. Raises StoreError if the store
         is away, NotFound if the session is known neither there nor here.
         """
+        self._known.charge(key)
         ended = asyncio.ensure_future(self._store.abort(key))
         here = self.live.abort(key)
         try:
             await ended
         except NotFound:
-            keys = await self._completions_stored(key)
+            keys = await self._known.completions(key)
             if not (here or keys):
                 raise
             await gather(*map(self._abort_stored, keys))
@@ -539,33 +547,12 @@ class Inference:
         with suppress(NotFound):
             await self._store.abort(key)
 
-    async def _completions_stored(self, key: SessionKey) -> list[SessionKey]:
-        """The sessions of a request with several completions; none of any other."""
-        first = SessionKey(key.tenant, completion_id(key.session_id, 0))
-        try:
-            count = (await self._store.get(first)).n
-        except NotFound:
-            return []
-        if count == 1:
-            return []
-        ids = (completion_id(key.session_id, index) for index in range(count))
-        return [SessionKey(key.tenant, name) for name in ids]
-
-    async def stored(self, key: SessionKey) -> StoredSession:
+    async def stored(self, key: SessionKey) -> Outline:
         """What is known of a session.
 
         Raises NotFound, which names the sessions of a request with several completions.
         """
-        try:
-            return await self._store.get(key)
-        except NotFound as error:
-            if not (parts := await self._completions_stored(key)):
-                raise
-            first, last = parts[0].session_id, parts[-1].session_id
-            raise NotFound(
-                f"{error}: request {key.session_id!r} has {len(parts)} completions, each a session "
-                f"of its own, {first!r} to {last!r}"
-            ) from error
+        return await self._known.find(key)
 
     async def stored_rounds(
         self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
@@ -576,12 +563,14 @@ class Inference:
         Raises NotFound, and Overloaded.
         """
         with self._stored_texts.reader(tenant):
-            # In this order the text holds the tokens of every round.
-            rounds = await self._store.rounds(key)
-            stored = await self.stored(key)
-            steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
-            told = (None if one is None else say(one) for one in steps)
-            return stored, await self._stored_texts.work(tenant, told)
+            await self._known.find(key)
+            async with self._stored_texts.turn(tenant):
+                # In this order the text holds the tokens of every round.
+                rounds = await self._known.rounds(key)
+                stored = await self._known.get(key)
+                steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
+                told = (None if one is None else say(one) for one in steps)
+                return stored, await self._stored_texts.work(told)
 
     @property
     def active_sessions(self) -> int:

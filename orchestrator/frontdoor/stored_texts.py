@@ -5,8 +5,8 @@ loop for a fifth of a second and more. A slice takes at most `SLICE_S`; everythi
 its turn before the next one.
 
 Reading ended sessions and rounds takes at most `SHARE` of the loop's time. One such text of
-a tenant is rendered at a time, so that a tenant waits for its own texts only; it may have as
-many readers as sessions, and others are refused.
+a tenant is read and rendered at a time, so that a tenant waits for its own texts only, and who
+waits holds none; it may have as many readers as sessions, and others are refused.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ class StoredTexts:
         finally:
             self._readers[tenant.name] -= 1
 
-    async def work(self, tenant: Tenant, steps: Iterable[T | None]) -> list[T]:
-        """Take all steps for a reader of this tenant and return their results."""
-        async with self._turns.setdefault(tenant.name, asyncio.Lock()):
-            return await self._slices.run(steps)
+    def turn(self, tenant: Tenant) -> asyncio.Lock:
+        """To be held from the reading of a text to the end of its work."""
+        return self._turns.setdefault(tenant.name, asyncio.Lock())
+
+    async def work(self, steps: Iterable[T | None]) -> list[T]:
+        """Take all steps, in a tenant's turn, and return their results."""
+        return await self._slices.run(steps)

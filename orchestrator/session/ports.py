@@ -164,6 +164,25 @@ class StoredSession:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What is short of a stored session, whatever its text; see `StoredSession`.
+
+    `size`: bytes that it takes to be read whole.
+    """
+
+    status: SessionStatus
+    term: int
+    prompt_len: int
+    committed_len: int
+    seed: int
+    finish_reason: FinishReason | None
+    created_ms: int
+    index: int
+    n: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRound:
     """One committed round: `tokens` tokens after output[:base_len]; opaque `record`."""
 
@@ -230,8 +249,9 @@ class SessionStore(SessionKeeper, Protocol):
     """Sessions that outlive an orchestrator.
 
     Writes are ordered by when the call is made, not by when it is awaited; replies
-    resolve in that order. Cancelling an awaitable does not withdraw its write. Every
-    transition is idempotent.
+    resolve in that order. What is only read goes another way, which holds up no write, and
+    comes after this store's earlier writes of the same session. Cancelling an awaitable
+    does not withdraw its write. Every transition is idempotent.
 
     All raise StoreError when the store refuses, or stays away longer than its
     patience, and DataLoss for an unreadable record. Those that take a `term` also raise
@@ -257,7 +277,7 @@ class SessionStore(SessionKeeper, Protocol):
         """Own a session with the next term, even over a live lease.
 
         A finished or aborted session is returned as it is. Raises NotFound, and Fenced
-        where a later call of the same reader was served.
+        where a later call of the same reader was served, or another owner was faster.
         """
         ...
 
@@ -276,8 +296,12 @@ class SessionStore(SessionKeeper, Protocol):
         """End a session, whoever owns it; FINISHED if it had ended. Raises NotFound."""
         ...
 
+    def look(self, key: SessionKey) -> Awaitable[Outline]:
+        """Read what is short of a session, without touching it. Raises NotFound."""
+        ...
+
     def get(self, key: SessionKey) -> Awaitable[StoredSession]:
-        """Read a session without touching it. Raises NotFound."""
+        """Read a session whole without touching it, when there is room. Raises NotFound."""
         ...
 
     def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store.command import Arg, Call, Reply, no_mending
+from orchestrator.store.under_way import UnderWay
 from services.contract.errors import (
     AlreadyExists,
     DataLoss,
@@ -26,6 +27,7 @@ class Sender(Protocol):
     """Who sends calls in order: `Writer`, or `Lanes` in a cluster."""
 
     on_fenced: Callable[[], None]
+    under_way: UnderWay
 
     @property
     def patience_s(self) -> float:
@@ -47,6 +49,11 @@ class Sender(Protocol):
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, then fail the rest."""
+
+
+def send(writer: Sender, call: Call) -> asyncio.Future[Any]:
+    """Queue a call; what is read of its session from now on comes after it."""
+    return writer.send(writer.under_way.note(call))
 
 
 def prepare(
@@ -90,7 +97,7 @@ def _refusal(name: str, key: SessionKey, reply: Reply) -> PacelineError:
     session = f"session {key.session_id!r}"
     code, detail = reply[0].decode(), _detail(reply)
     match code:
-        case "missing" if name in ("acquire", "get", "abort"):
+        case "missing" if name in ("acquire", "look", "get", "abort"):
             return NotFound(f"{session} does not exist")
         case "missing":
             return DataLoss(f"{session} is not in the store any more")

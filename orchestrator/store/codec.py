@@ -15,6 +15,7 @@ from orchestrator.session.ports import (
     Created,
     GivenUp,
     NewSession,
+    Outline,
     SessionKey,
     StoredRound,
     StoredSession,
@@ -23,6 +24,17 @@ from services.contract.errors import StoreError
 from services.contract.types import FinishReason, SessionStatus
 
 RECORD_VERSION = 1
+OUTLINE = (
+    *("version", "status", "term", "prompt_len", "committed_len", "seed", "finish_reason"),
+    *("created_ms", "completion"),
+)
+"""Fields of the meta hash that are short in every session."""
+WHOLE = (
+    *OUTLINE,
+    *("owner", "resolved", "digest", "target_fingerprint", "prompt", "ephemeral", "matched_stop"),
+    *("lease_until_ms", "relaxed", "verifier"),
+)
+"""Those that a session is read from. There may be more: older versions kept the request."""
 _GIVEN_UP, _COSTLY = "given up", "costly"
 # Far above what a session can come to, far below what a message can carry.
 _MOST_TERMS = 2**31
@@ -112,17 +124,51 @@ def decode_status(name: bytes) -> SessionStatus:
     return SessionStatus[name.decode().upper()]
 
 
+def decode_taken(reply: list[Any]) -> tuple[SessionStatus, int, int]:
+    """The answer of acquire.lua: status, term, and the bytes that it takes to be read whole."""
+    _, status, term, size = reply
+    return decode_status(status), _count(term, _MOST_TERMS), int(size)
+
+
+def decode_outline(reply: list[Any]) -> Outline:
+    """The answer of look.lua. Raises as `decode_session` does."""
+    _, flat, size = reply
+    meta = _meta(flat)
+    index, n = _completion(meta.get(b"completion", b"0/1"))
+    return Outline(
+        status=decode_status(meta[b"status"]),
+        term=_count(meta[b"term"], _MOST_TERMS),
+        prompt_len=_count(meta[b"prompt_len"], _MOST_TOKENS),
+        committed_len=_count(meta[b"committed_len"], _MOST_TOKENS),
+        seed=_count(meta[b"seed"], _MOST_SEEDS),
+        finish_reason=_reason(meta),
+        created_ms=int(meta[b"created_ms"]),
+        index=index,
+        n=n,
+        size=int(size),
+    )
+
+
+def _meta(flat: list[bytes]) -> dict[bytes, bytes]:
+    meta: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    if (version := int(meta[b"version"])) > RECORD_VERSION:
+        raise StoreError(f"the session was stored by a newer version ({version})")
+    return meta
+
+
+def _reason(meta: dict[bytes, bytes]) -> FinishReason | None:
+    reason = meta.get(b"finish_reason")
+    return FinishReason[reason.decode().upper()] if reason else None
+
+
 def decode_session(reply: list[Any]) -> StoredSession:
-    """The answer of get.lua and acquire.lua.
+    """The answer of get.lua.
 
     Raises ValueError, LookupError or TypeError for a malformed record, StoreError for
     one that a newer version wrote.
     """
     _, flat, tokens = reply
-    meta: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    if (version := int(meta[b"version"])) > RECORD_VERSION:
-        raise StoreError(f"the session was stored by a newer version ({version})")
-    reason = meta.get(b"finish_reason")
+    meta = _meta(flat)
     index, n = _completion(meta.get(b"completion", b"0/1"))
     session = StoredSession(
         status=decode_status(meta[b"status"]),
@@ -137,7 +183,7 @@ def decode_session(reply: list[Any]) -> StoredSession:
         committed_len=_count(meta[b"committed_len"], _MOST_TOKENS),
         seed=_count(meta[b"seed"], _MOST_SEEDS),
         ephemeral=meta[b"ephemeral"] == b"1",
-        finish_reason=FinishReason[reason.decode().upper()] if reason else None,
+        finish_reason=_reason(meta),
         matched_stop=decode_stop(meta.get(b"matched_stop", b"")),
         created_ms=int(meta[b"created_ms"]),
         lease_until_ms=int(meta[b"lease_until_ms"]),

@@ -39,7 +39,8 @@ class Call(NamedTuple):
 
     `mend` is asked, once the server said that something is missing, for a call to be
     made before this one is repeated; it hears whether the record itself shows that.
-    `on_settled` hears, once, that the call is not under way any more.
+    `on_settled` hears, once, that the call is not under way any more. `expects`: bytes of the
+    reply, where they may be many.
     """
 
     script: str
@@ -50,6 +51,7 @@ class Call(NamedTuple):
     answer: asyncio.Future[Any]
     mend: Callable[[bool], Call | None] = no_mending
     on_settled: Callable[[], None] | None = None
+    expects: int = 0
 
     def packed(self) -> bytes:
         """The call as the server reads it."""

@@ -37,10 +37,14 @@ _ASKING = pack("ASKING")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """`max_bytes` of a pipeline, but for a call that alone has more; `replicas`: to wait for."""
+    """`max_bytes` of a pipeline, each way, but for a call that alone has more.
+
+    `replicas`: to wait for. `losses`: whether to ask of whom is met what it may have lost.
+    """
 
     max_bytes: int = 4 * 1024 * 1024
     replicas: int = 0
+    losses: bool = True
 
 
 class Delivery(Protocol):
@@ -230,14 +234,16 @@ async def exchange(
     try:
         # Each step has its own limit: a server may be far, and a new connection asks it often.
         await connection.connect()
-        await identity.meet(connection)
+        if options.losses:
+            await identity.meet(connection)
         sent = b"".join([*(before + packed for packed in pipeline), *fence])
         async with asyncio.timeout(connection.socket_timeout + len(sent) / SLOWEST_BYTES):
             await connection.send_packed_command(sent)
-        replies = (await _replies(connection, each * len(pipeline)))[each - 1 :: each]
+        expected = sum(call.expects for call in calls[: len(pipeline)])
+        replies = (await _replies(connection, each * len(pipeline), expected))[each - 1 :: each]
         if fence:
             _check_copies(await _replies(connection, each + 1), options.replicas)
-        if any(map(tells_loss, replies)):
+        if options.losses and any(map(tells_loss, replies)):
             # A failover need not break the connection.
             await identity.ask(connection)
         return replies
@@ -254,7 +260,7 @@ def pipeline_of(calls: Sequence[Call], max_bytes: int) -> list[bytes]:
     room, pipeline = max_bytes, list[bytes]()
     for call in calls:
         packed = call.packed()
-        room -= len(packed)
+        room -= len(packed) + call.expects
         if room < 0 and pipeline:
             break
         pipeline.append(packed)
@@ -288,9 +294,9 @@ def _final(error: exceptions.ResponseError) -> bool:
     return isinstance(error, exceptions.NoPermissionError) or "unknown command" in str(error)
 
 
-async def _replies(connection: Any, count: int) -> list[Any]:
-    """The next replies, in the time of one step."""
-    async with asyncio.timeout(connection.socket_timeout):
+async def _replies(connection: Any, count: int, size: int = 0) -> list[Any]:
+    """The next replies, of about `size` bytes, in the time of one step."""
+    async with asyncio.timeout(connection.socket_timeout + size / SLOWEST_BYTES):
         return [await _reply(connection) for _ in range(count)]
 
 

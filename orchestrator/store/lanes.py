@@ -16,6 +16,7 @@ from redis import exceptions
 
 from orchestrator.store.command import Call
 from orchestrator.store.delivery import ClusterServers, slot_of
+from orchestrator.store.under_way import UnderWay
 from orchestrator.store.writer import Writer, WriterOptions
 
 
@@ -30,7 +31,7 @@ class Lanes:
     ) -> None:
         self._servers = servers
         self._options = options or WriterOptions()
-        self.on_fenced = on_fenced
+        self.on_fenced, self.under_way = on_fenced, UnderWay()
         self._lanes: dict[str, Writer] = {}
         self._busy: dict[int, tuple[Writer, int]] = {}
         self._retired: set[asyncio.Task[None]] = set()
@@ -60,7 +61,7 @@ class Lanes:
         slot = slot_of(call)
         lane, count = self._busy.get(slot) or (self._lane(call), 0)
         self._busy[slot] = lane, count + 1
-        return lane.send(call._replace(on_settled=partial(self._settled, slot)))
+        return lane.send(call._replace(on_settled=partial(self._settled, slot, call.on_settled)))
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, then fail the rest."""
@@ -68,7 +69,9 @@ class Lanes:
         lanes = list(self._lanes.values())
         await asyncio.gather(*(lane.close(timeout) for lane in lanes), *self._retired)
 
-    def _settled(self, slot: int) -> None:
+    def _settled(self, slot: int, others: Callable[[], None] | None) -> None:
+        if others is not None:
+            others()
         lane, count = self._busy.pop(slot)
         if count > 1:
             self._busy[slot] = lane, count - 1

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from orchestrator.session.ports import Holder, SessionKey
 from orchestrator.store import codec
-from orchestrator.store.calls import Sender, nothing, prepare
+from orchestrator.store.calls import Sender, nothing, prepare, send
 from orchestrator.store.command import Arg, Call, Reply, no_mending
 from orchestrator.store.options import StoreOptions
 from services.contract.errors import DataLoss, Fenced, PacelineError, SessionAborted
@@ -132,7 +132,7 @@ class Leases:
             partial(self._acknowledged, held, decode),
             held.mend,
         )
-        return self._writer.send(call)
+        return send(self._writer, call)
 
     def _acknowledged(self, held: Lease, decode: Callable[[Reply], T], reply: Reply) -> T:
         self._seeded(held, reply)
@@ -157,7 +157,7 @@ class Leases:
         """Queue all that the holder remembers, for a store that did not take every write."""
         if held.holder is None:
             return None
-        return self._writer.send(self._seed(held, held.holder, lost=False))
+        return send(self._writer, self._seed(held, held.holder, lost=False))
 
     def _seed(self, held: Lease, holder: Holder, *, lost: bool) -> Call:
         memory, options = holder.memory(), self._options

@@ -17,25 +17,22 @@ from orchestrator.session.ports import (
     GivenUp,
     Holder,
     NewSession,
+    Outline,
     SessionKey,
     StoredRound,
     StoredSession,
 )
 from orchestrator.store import codec
 from orchestrator.store.background import Background
-from orchestrator.store.calls import Sender, nothing, prepare
+from orchestrator.store.calls import nothing, prepare, send
 from orchestrator.store.command import Arg, Reply
-from orchestrator.store.delivery import (
-    ClusterServers,
-    DeliveryOptions,
-    OneServer,
-    delivery,
-)
+from orchestrator.store.delivery import DeliveryOptions, delivery
 from orchestrator.store.eviction import warn_of_eviction
-from orchestrator.store.lanes import Lanes
 from orchestrator.store.leases import Lease, Leases
 from orchestrator.store.options import StoreOptions
-from orchestrator.store.writer import Writer, WriterOptions
+from orchestrator.store.reads import Reads
+from orchestrator.store.senders import sender
+from orchestrator.store.writer import WriterOptions
 from services.contract.errors import StartError
 from services.contract.types import FinishReason, SessionStatus
 from services.runtime.redis_client import FAULTS, Client, PartOfCluster, open_client, start_error
@@ -68,7 +65,8 @@ class RedisSessionStore:
         self._options = options or StoreOptions()
         writing = writer_options or WriterOptions()
         self._delivery = delivery(client, DeliveryOptions(writing.max_bytes, writing.replicas))
-        self._writer = _sender(self._delivery, writing, on_fenced)
+        self._writer = sender(self._delivery, writing, on_fenced)
+        self._reads = Reads(client, writing, self._options, self._writer.under_way)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)
 
@@ -87,6 +85,7 @@ class RedisSessionStore:
         await self._delivery.load_scripts()
         await self._probe(min)
         self._writer.start()
+        self._reads.start()
         self._leases.start(self._renew)
 
     async def answers(self) -> bool:
@@ -126,7 +125,7 @@ class RedisSessionStore:
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, and close the client."""
         await self._leases.close()
-        await self._writer.close(timeout)
+        await asyncio.gather(self._writer.close(timeout), self._reads.close(timeout))
         await self._client.aclose()
 
     def create(
@@ -147,7 +146,8 @@ class RedisSessionStore:
         nonce, relaxed = secrets.token_hex(8), int(self._options.relaxed)
         reader = (call.reader, call.number) if call is not None else ("", 0)
         args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed, *reader)
-        return self._call("acquire", key, args, codec.decode_session)
+        taken = self._call("acquire", key, args, codec.decode_taken)
+        return asyncio.ensure_future(self._reads.taken(key, taken, owner))
 
     def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[int]:
         """See `SessionStore.attend`."""
@@ -179,7 +179,7 @@ class RedisSessionStore:
 
         Safe in any thread.
         """
-        return self._writer.away_s
+        return max(self._writer.away_s, self._reads.away_s)
 
     @property
     def dropped_writes(self) -> int:
@@ -243,13 +243,17 @@ class RedisSessionStore:
         args = (self._options.finished_ttl_ms,)
         return self._call("abort", key, args, lambda reply: codec.decode_status(reply[1]))
 
+    def look(self, key: SessionKey) -> Awaitable[Outline]:
+        """See `SessionStore.look`."""
+        return self._reads.look(key)
+
     def get(self, key: SessionKey) -> Awaitable[StoredSession]:
         """See `SessionStore.get`."""
-        return self._call("get", key, (), codec.decode_session)
+        return asyncio.ensure_future(self._reads.get(key))
 
     def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:
         """See `SessionStore.rounds`."""
-        return self._call("rounds", key, (), codec.decode_rounds)
+        return asyncio.ensure_future(self._reads.rounds(key))
 
     def _call(
         self,
@@ -263,7 +267,7 @@ class RedisSessionStore:
             return self._leases.call(held, name, args, decode)
         keys = codec.keys_of(self._options.prefix, key)
         call = prepare(self._writer, name, key, keys, args, decode)
-        return self._writer.send(call)
+        return send(self._writer, call)
 
     def _renew(self, held: Lease) -> None:
         if not self._options.relaxed:
@@ -309,14 +313,6 @@ async def _refuse_part_of_a_cluster(url: str, client: Client) -> None:
             told = await client.cluster("INFO")
     if int(told.get("cluster_size", 0)) > 1:
         raise start_error(url, PartOfCluster())
-
-
-def _sender(
-    servers: OneServer | ClusterServers, options: WriterOptions, on_fenced: Callable[[], None]
-) -> Sender:
-    if isinstance(servers, ClusterServers):
-        return Lanes(servers, options, on_fenced)
-    return Writer(servers, options, on_fenced)
 
 
 def _number(reply: Reply) -> int:

@@ -15,6 +15,7 @@ NAMES = (
     "finish",
     "pause",
     "abort",
+    "look",
     "get",
     "rounds",
     "renew",

@@ -1,4 +1,4 @@
-"""One ordered, pipelined writer: every script call of an orchestrator, in call order.
+"""One ordered, pipelined writer: the script calls of an orchestrator, in call order.
 
 Calls made while a pipeline is under way leave together in the next one. Every
 script may be repeated, so after a fault the writer resends from the first call
@@ -23,6 +23,7 @@ from redis import exceptions
 
 from orchestrator.store.command import Call, tells_loss, tells_torn
 from orchestrator.store.delivery import Delivery
+from orchestrator.store.under_way import UnderWay
 from services.contract.errors import StoreError
 from services.runtime.outage import Outage
 from services.runtime.redis_client import is_away, kind_of, login_refused
@@ -65,7 +66,7 @@ class Writer:
         """`on_fenced` is for those who decode a refusal to call: another owner has the session."""
         self._delivery = delivery
         self._options = options or WriterOptions()
-        self.on_fenced = on_fenced
+        self.on_fenced, self.under_way = on_fenced, UnderWay()
         self.outage = Outage()
         self._pending: deque[Call] = deque()
         self._wake = asyncio.Event()

@@ -198,7 +198,7 @@ def kind_of(error: Exception) -> str:
     code = getattr(error, "status_code", None) or ""
     if type(error) is exceptions.ResponseError and (found := _FOR_NOW.search(str(error))):
         code = found[1]
-    return code if is_away(error) and code != "ERR" and code else type(error).__name__
+    return code if code not in ("", "ERR") and is_away(error) else type(error).__name__
 
 
 def login_refused(error: object) -> bool:

@@ -15,6 +15,8 @@ from paceline.v1 import inference_pb2 as pb
 MIB = 1 << 20
 LONGEST_PROMPT = 4 * MIB
 LONG_ANSWER = 1024
+FLOOD = 32
+"""As many calls as a tenant of four sessions may have open."""
 
 
 class Manner(Enum):
@@ -35,6 +37,8 @@ class Attack:
     message: bytes
     manner: Manner = Manner.READ
     service: str = "paceline.v1.InferenceService"
+    at_once: int = 1
+    """Calls that leave together."""
 
     @property
     def path(self) -> str:
@@ -233,6 +237,29 @@ def rounds_of(number: int) -> Attack:
     return Attack("GetSession", asked.SerializeToString())
 
 
+def stuffed(number: int) -> Attack:
+    """A session whose request carries megabytes in a field that nobody knows."""
+    asked = pb.GenerateRequest(
+        request_id=f"stuffed-{number % 2}",
+        prompt="stuffed",
+        sampling=pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, seed=1),
+    )
+    unknown = b"\xc2\x3e\x80\x80\xc0\x03" + b"\x00" * (7 * MIB)  # Field 1000: 7 MiB.
+    return Attack("Generate", asked.SerializeToString() + unknown)
+
+
+def asked_for(number: int) -> Attack:
+    """What is known of such a session, as often at once as may be."""
+    asked = pb.GetSessionRequest(session_id=f"stuffed-{number % 2}")
+    return Attack("GetSession", asked.SerializeToString(), at_once=FLOOD)
+
+
+def resumed(number: int) -> Attack:
+    """The same to go on with, and left at once."""
+    asked = pb.ResumeRequest(session_id=f"stuffed-{number % 2}")
+    return Attack("Resume", asked.SerializeToString(), Manner.LEAVE, at_once=FLOOD)
+
+
 def health_watched(_number: int) -> Attack:
     """Crowds who watch the process's health."""
     asked = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
@@ -271,6 +298,9 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         never_sent,
         told_again,
         rounds_of,
+        stuffed,
+        asked_for,
+        resumed,
         health_watched,
         nonsense,
     )

@@ -56,7 +56,8 @@ async def _lane(
         while time.monotonic() < until:
             kind = order.choice(kinds)
             attack = ATTACKS[kind](1_000_000 * number + count)
-            ends[kind][await _call(channel, token, attack, until)] += 1
+            calls = (_call(channel, token, attack, until) for _ in range(attack.at_once))
+            ends[kind].update(await asyncio.gather(*calls))
             count += 1
 
 

@@ -82,7 +82,7 @@ async def test_acquire_takes_the_next_term_even_over_a_live_lease(store):
     await begun(store, 7, 8)
     taken = await store.acquire(KEY, "o2")
     assert (taken.term, taken.owner, taken.committed) == (2, "o2", (7, 8))
-    assert (taken.prompt, taken.seed) == (NEW.prompt, NEW.seed)
+    assert (taken.prompt, taken.resolved, taken.seed) == (NEW.prompt, NEW.resolved, NEW.seed)
     assert (await store.acquire(KEY, "o3")).term == 3
 
 

@@ -90,7 +90,7 @@ async def test_a_lost_reply_changes_nothing(store, monkeypatch):
     assert await asyncio.gather(*[store.commit(KEY, 2, r, r - 1, [r]) for r in (1, 2)]) == [1, 2]
     await store.finish(KEY, 2, 2, FinishReason.LENGTH)
     assert (await store.get(KEY)).committed == (1, 2)
-    assert len(lost) == 5
+    assert len(lost) == 7
 
 
 async def test_a_broken_connection_is_not_noticed_by_callers(valkey):
@@ -129,7 +129,7 @@ async def test_a_call_fails_when_its_patience_ends_and_the_session_is_unharmed(a
 async def test_calls_beyond_the_bound_are_refused_at_once(away):
     server, store = away
     server.connected = False
-    writes = [store.get(KEY) for _ in range(12)]
+    writes = [store.look(KEY) for _ in range(12)]
     assert len([write for write in writes if write.done()]) == 7
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(answer, StoreError) for answer in answers)

@@ -92,7 +92,7 @@ def test_the_loss_of_a_spec_quotes_nothing_of_it():
 
 
 META = {
-    b"status": b"active", b"term": b"3", b"owner": b"o1", b"request": b"",
+    b"version": b"1", b"status": b"active", b"term": b"3", b"owner": b"o1",
     b"resolved": dump_spec(SPEC), b"digest": b"d", b"target_fingerprint": b"f",
     b"prompt": codec.pack((1, 2)), b"prompt_len": b"2", b"committed_len": b"1", b"seed": b"7",
     b"ephemeral": b"0", b"finish_reason": b"stop", b"matched_stop": b"token:4",
@@ -114,8 +114,15 @@ def test_a_damaged_session_is_a_session_or_malformed(name, value, tokens):
         del fields[name]
     else:
         fields[name] = value
-    with suppress(*MALFORMED):
+    with suppress(*MALFORMED, StoreError):
         codec.decode_session([b"ok", flat(fields), tokens])
+    with suppress(*MALFORMED, StoreError):
+        codec.decode_outline([b"ok", flat(fields), 0])
+
+
+def test_the_session_that_is_damaged_was_one():
+    assert codec.decode_session([b"ok", flat(META), codec.pack((5,))]).committed == (5,)
+    assert codec.decode_outline([b"ok", flat(META), 4]).size == 4
 
 
 ROUND = {b"term": b"1", b"round": b"1", b"base_len": b"0", b"tokens": b"2", b"record": b"{}"}

@@ -39,6 +39,11 @@ def test_long_lists_are_views_of_the_message():
     assert list(read.tokens) == [1, 2, 3]
 
 
+def test_its_size_is_that_of_its_message():
+    message = pb.GenerateRequest(prompt="a", request_id="r", ephemeral=True)
+    assert incoming(message).size == message.ByteSize()
+
+
 def test_nothing_is_taken_out_of_a_message_before_it_is_read():
     message = pb.GenerateRequest(prompt="a")
     asked = incoming(message)

@@ -86,7 +86,8 @@ async def test_a_tenant_waits_for_its_own_texts_and_no_other_for_them():
     texts, ended = StoredTexts(100), []
 
     async def read(tenant: Tenant, name: str) -> None:
-        ended.extend(await texts.work(tenant, busy(6, name)))
+        async with texts.turn(tenant):
+            ended.extend(await texts.work(busy(6, name)))
 
     first = [asyncio.create_task(read(ACME, f"a{number}")) for number in range(8)]
     await asyncio.sleep(0)

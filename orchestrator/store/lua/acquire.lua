@@ -5,7 +5,9 @@ local reader, call = ARGV[6], ARGV[7]
 local stored = redis.call('HMGET', meta, 'status', 'version', 'acquired_by')
 if not stored[1] then return {'missing'} end
 if tonumber(stored[2]) > tonumber(version) then return {'newer', stored[2]} end
-if stored[1] == 'finished' or stored[1] == 'aborted' then return snapshot() end
+-- The text is read apart: it may be long.
+local function taken() return {'ok', field('status'), field('term'), size()} end
+if stored[1] == 'finished' or stored[1] == 'aborted' then return taken() end
 if overtaken(reader, call) then return {'overtaken'} end
 -- Whoever owns it may still have all of it.
 local refused = torn()
@@ -18,4 +20,4 @@ if stored[3] ~= nonce then
   if relaxed == '1' then redis.call('HSET', meta, 'relaxed', '1') end
 end
 hold()
-return snapshot()
+return taken()

@@ -54,8 +54,22 @@ local function finish(reason, matched, ttl_ms)
   let_go('finished', ttl_ms)
 end
 
-local function snapshot()
-  return {'ok', redis.call('HGETALL', meta), redis.call('GET', text) or ''}
+-- Name, value, ... of those of these fields that there are.
+local function fields(names)
+  local values, found = redis.call('HMGET', meta, unpack(names)), {}
+  for i, name in ipairs(names) do
+    if values[i] then
+      found[#found + 1] = name
+      found[#found + 1] = values[i]
+    end
+  end
+  return found
+end
+
+-- Bytes that the session takes to be told whole.
+local function size()
+  return redis.call('HSTRLEN', meta, 'prompt') + redis.call('HSTRLEN', meta, 'resolved')
+    + redis.call('STRLEN', text)
 end
 
 -- reader_calls: the last call of each of the latest readers, newest first: 'a/3 b/1'.

@@ -206,7 +206,7 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     if threads == 1:
         return compute(rows)
     even = count - count % threads
-    if width >= _UNCUT or even * width <= (threads - 1) * _UNCUT:
+    if width >= _UNCUT or even * width <= (threads - 1) * _GRAIN:
         even = 0
     few = max(1, (_UNCUT - 1) // width)
     parts = [compute(rows[:, :even])] if even else []
@@ -214,8 +214,8 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-_UNCUT = 1 << 15
-"""Numbers from which on PyTorch cuts: the grain of its TensorIterator."""
+_UNCUT, _GRAIN = 1 << 14, 1 << 15
+"""Numbers from which on PyTorch cuts: GELU; and what else, so that each thread has so many."""
 _NORMS_ALONE = ("input_layernorm", "post_attention_layernorm")
 _NORMS = ("input_layernorm", "pre_feedforward_layernorm")
 _NORMS_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
