@@ -160,7 +160,12 @@ class FailureReason(Enum):
     @property
     def for_good(self) -> bool:
         """Whether the session fails everywhere, now and later."""
-        return self.value >= FailureReason.FORMAT.value
+        return self in _FOR_GOOD
+
+
+_FOR_GOOD = frozenset(
+    (FailureReason.FORMAT, FailureReason.NOTHING_ALLOWED, FailureReason.FORMAT_COST)
+)
 
 
 class FormatKind(StrEnum):

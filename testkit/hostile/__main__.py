@@ -6,11 +6,11 @@ Two orchestrators, one verifier of a tiny random model in float32, one drafter (
 `paceline up` comes) and a store, the workers behind a wire of 60 ms each way: a round takes
 what it takes beside a real target, and two cores have room for all of it. Who calls stands for
 machines of its own: the kernel lets good callers go first and hostile ones last. The hostile
-tenant may have four sessions and has 24 calls open at once, each sending one attack after
-another. The exit status is 1 where good sessions lose more of their pace than --pace-lost,
-where a health check fails, where a loop is late, where a process grows by half, or with the
-children that compile for it beyond what its pod may have, where one ends, or where a good session
-fails.
+tenant may have four sessions and has 24 lanes, each sending one attack after another, some of
+many calls at once. The exit status is 1 where good sessions lose more of their pace than
+--pace-lost, where a health check fails, where a loop is late, where a process grows by half, or
+with the children that compile for it beyond what its pod may have, where one ends, or where a
+good session fails.
 """
 
 import argparse

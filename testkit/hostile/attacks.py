@@ -15,7 +15,8 @@ from paceline.v1 import inference_pb2 as pb
 MIB = 1 << 20
 LONGEST_PROMPT = 4 * MIB
 LONG_ANSWER = 1024
-FLOOD = 150
+FLOOD = 32
+"""As many calls as a tenant of four sessions may have open."""
 
 
 class Manner(Enum):

@@ -43,6 +43,7 @@ CODES = {
     errors.DataLoss("x"): grpc.StatusCode.DATA_LOSS,
     errors.SessionAborted("x"): grpc.StatusCode.FAILED_PRECONDITION,
     errors.Impossible("x"): grpc.StatusCode.FAILED_PRECONDITION,
+    errors.FormatTooCostly("x"): grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlinePassed("x"): grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.VersionMismatch("x"): grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolError("x"): grpc.StatusCode.INVALID_ARGUMENT,
