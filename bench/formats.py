@@ -22,7 +22,7 @@ from bench.command import listed, measuring_parser, run, say, table
 from bench.prompts import SPEC_BENCH, read_prompts
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import tokenizer_of
-from services.engine.native.packing import PackedLinear
+from services.engine.native.packing import HalfLinear, PackedLinear
 from services.engine.number_formats import cpu
 from services.engine.port import Segment
 from services.engine.spec import DTYPES, ModelSpec
@@ -30,6 +30,7 @@ from services.engine.spec import DTYPES, ModelSpec
 BEHIND, PROMPT, PIECE = 200, 500, 500
 """Tokens before a step, of a prompt that is timed, and of a text that is compared."""
 _TURNS = 5
+_BLOCK = 512
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -102,8 +103,14 @@ def _distance(
 def _bytes(engine: NativeEngine) -> int:
     """Of all products' weights, as they are packed."""
     width = {"float32": 4, "int8": 1}.get(engine.dtype, 2)
-    products = (one for one in engine.model.modules() if isinstance(one, PackedLinear))
-    return sum(one.in_features * one.out_features for one in products) * width
+    products = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
+    return width * sum(_columns(one) * one.out_features for one in products)
+
+
+def _columns(product: PackedLinear) -> int:
+    """Of a product's weights; FBGEMM rounds those of fp16 up."""
+    blocks = -(-product.in_features // _BLOCK)
+    return blocks * _BLOCK if isinstance(product, HalfLinear) else product.in_features
 
 
 def _times(

@@ -29,7 +29,9 @@ def with_token_ids(target: str, prompts: Sequence[BenchPrompt]) -> list[BenchPro
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source_folder(target), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source_folder(target), local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise StartError(f"model {target}: tokenizer: {one_line(error)}") from None
     return [replace(one, token_ids=tuple(_ids(tokenizer, one.text))) for one in prompts]

@@ -88,7 +88,9 @@ def tiny_model(
     config = AutoConfig.for_model(arch, **{**settings, **ARCHITECTURES[arch], **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        ).eval()
         _spread(model)
     model.generation_config.do_sample = False
     return model

@@ -175,9 +175,13 @@ def make(asked: argparse.Namespace) -> None:
 
     source = source_folder(asked.model, asked.dtype)
     dtype = getattr(torch, asked.dtype)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        source, dtype=dtype, local_files_only=True, trust_remote_code=False
+    )
     large = wide_config(model.config, SHAPES[asked.shape])
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        source, local_files_only=True, trust_remote_code=False
+    )
     write_wide(model, tokenizer, large, asked.out, asked.device)
     say(f"{asked.model} in the shape {asked.shape}: {asked.out}")
     if asked.head:

@@ -1,8 +1,8 @@
 """Keeps a set of child processes alive: start, restart with a growing pause, stop.
 
 A child is ready when its ready file holds an address. One that exits before it was
-ever ready is a fault of settings, not of luck: its start fails with its own last
-line. One that dies later is started again.
+ever ready is a fault of settings, not of luck: its start fails with what it says of itself, else
+with its log's last line. One that dies later is started again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ START_TIMEOUT_S = 300.0
 _POLL_S = 0.05
 TELL_S = 2.0
 """How often a start that takes long is told of. Tests shorten it."""
+_OWN_WORDS = re.compile(r"paceline [a-z]+: ")
+"""How a process says why it ends: `services.cluster.flags.complain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class Child:
 
     def _last_words(self) -> str:
         code = self._process.returncode if self._process else None
-        return last_line(self.spec.log_file) or f"exit status {code}, without a word"
+        return last_words(self.spec.log_file) or f"exit status {code}, without a word"
 
     async def _keep(self) -> None:
         deaths = 0
@@ -221,10 +224,22 @@ def _read_line(path: Path) -> str:
         return ""
 
 
+def last_words(path: Path) -> str:
+    """Why the process that wrote a log ended: its own last line of that, else the last one at all.
+
+    Libraries may write behind it: NCCL does, of a process that ends early.
+    """
+    own = filter(_OWN_WORDS.match, reversed(_lines(path)))
+    return next(own, "") or last_line(path)
+
+
 def last_line(path: Path, mark: str = "") -> str:
     """The last line of a log that says something, and has `mark` in it."""
+    return next((line for line in reversed(_lines(path)) if line and mark in line), "")
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        return [line.strip() for line in path.read_text(errors="replace").splitlines()]
     except FileNotFoundError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip() and mark in line), "")
+        return []

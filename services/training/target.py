@@ -117,4 +117,4 @@ def _without_weights(config: Any, name: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     with supported(name), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)

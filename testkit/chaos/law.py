@@ -50,7 +50,7 @@ class Models:
 
     def __init__(self, target: str, draft: str = "") -> None:
         """Folders; without a draft model tokens stand in the order of their probability."""
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(target)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(target, trust_remote_code=False)
         self._target = _loaded(target)
         self._draft = _loaded(draft) if draft else None
 
@@ -92,7 +92,9 @@ def _uniform(transformed: np.ndarray) -> float:
 
 
 def _loaded(folder: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    ).eval()
 
 
 def _log_law(model: Any, prompt: Sequence[int], one: Drawn) -> np.ndarray:

@@ -5,7 +5,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from services.cluster.supervisor import ProcessSpec, last_line
+from services.cluster.supervisor import ProcessSpec, last_words
 from services.contract.errors import StartError
 from testkit.chaos.forked import Forked
 from testkit.chaos.proxy import Proxy
@@ -59,7 +59,7 @@ class Member:
         """Raises StartError, with its own last line, for a process that has ended."""
         if not self.alive:
             status = self.process.poll() if self.process else None
-            raise StartError(f"{self.name} ended ({status}): {last_line(self.spec.log_file)}")
+            raise StartError(f"{self.name} ended ({status}): {last_words(self.spec.log_file)}")
 
     def wait(self, timeout: float) -> None:
         """Wait until it serves. Raises StartError."""

@@ -55,7 +55,9 @@ def test_the_report_has_a_line_for_each_category(folder):
 
 
 def test_a_head_is_measured_step_by_step(folder, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    )
     ids = torch.arange(0, 320, 2)
     head = fresh_head(shape_of(model.config, (0, 1, 2), len(ids)), model, ids, seed=0)
     target = read_target(folder)

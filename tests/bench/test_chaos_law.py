@@ -61,7 +61,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def drawn(folders: tuple[str, str], step: Next, seed: int, temperature: float) -> list[Drawn]:
     """Texts of equal length, drawn side by side."""
-    models = [AutoModelForCausalLM.from_pretrained(folder).eval() for folder in folders]
+    models = [
+        AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).eval()
+        for folder in folders
+    ]
     caches = [DynamicCache() for _ in models]
     noise = torch.Generator().manual_seed(seed)
     ids, drawn = torch.tensor([tiny_tokenizer().encode(PROMPT)] * TEXTS), []

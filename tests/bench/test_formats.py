@@ -17,7 +17,7 @@ def test_each_format_has_a_line_and_float16_is_nearer_to_float32_than_int8(tmp_p
     exact, half, rounded = report["formats"]
     assert (exact["format"], exact["same best"], exact["KL"]) == ("float32", 1.0, 0.0)
     assert 0 < half["KL"] < rounded["KL"] < 0.05
-    assert rounded["weights, MB"] * 2 == half["weights, MB"]
+    assert rounded["weights, MB"] * 2 <= half["weights, MB"]
     shown = show(report)
     assert "largest KL" in shown
     assert "500 tokens" in shown

@@ -33,7 +33,9 @@ def model():
 
 def test_a_wide_model_has_the_logits_of_the_small_one_and_the_sizes_of_its_shape(model, tmp_path):
     write_wide(model, tiny_tokenizer(), wide_config(model.config, WIDE), tmp_path)
-    wide = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    wide = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, trust_remote_code=False
+    )
     ids = torch.arange(60)[None] * 37 % model.config.vocab_size
     with torch.inference_mode():
         small, large = model(ids).logits, wide(ids).logits

@@ -121,6 +121,21 @@ async def test_a_child_that_refuses_to_start_ends_the_start_with_its_own_last_li
     assert supervisor.pids == {}
 
 
+async def test_what_libraries_write_behind_a_childs_own_words_hides_them_from_nobody(
+    tmp_path, supervised
+):
+    supervisor, _ = supervised()
+    dying = """
+import atexit, sys
+from services.cluster.flags import complain
+from services.contract.errors import StartError
+atexit.register(print, "[W] destroy_process_group() was not called", file=sys.stderr)
+sys.exit(complain("verifier", StartError("model m: no weights"), 1))
+"""
+    with pytest.raises(StartError, match=r"paceline verifier: model m: no weights$"):
+        await supervisor.start([child(tmp_path, "verifier-1", dying)])
+
+
 async def test_a_child_that_never_gets_ready_is_given_up_and_stopped(tmp_path, supervised):
     supervisor, _ = supervised(start_timeout=0.3)
     with pytest.raises(StartError, match="not ready"):

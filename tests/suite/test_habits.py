@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from typing import Any
@@ -13,6 +14,8 @@ from tests.docs.pages import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+RUN_NO_CODE = ("AutoConfig", "AutoTokenizer", "AutoModel", "AutoProcessor")
+"""So begin transformers' classes that run the code of a model's folder, or ask whether they may."""
 MOST_TARGETS = 12
 """So many are read at a glance."""
 
@@ -58,3 +61,38 @@ def test_make_help_lists_about_ten_targets_and_names_the_others():
     listed, below = helped()
     assert len(listed) <= MOST_TARGETS
     assert sorted(targets() - set(listed) - set(re.findall(r"[a-z-]+", below))) == []
+
+
+def sources() -> list[str]:
+    """Every file with code in it."""
+    listed = subprocess.run(
+        ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [name for name in listed.split("\0") if (ROOT / name).is_file()]
+
+
+def unguarded(source: str) -> list[str]:
+    """The calls in some code that read a model, and do not say that none of its code may run."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    reading = [
+        one for one in calls if re.search(r"\.from_(pretrained|config)$", ast.unparse(one.func))
+    ]
+    said = ("trust_remote_code", "False")
+    return [
+        ast.unparse(one)
+        for one in reading
+        if ast.unparse(one.func).split(".")[-2].startswith(RUN_NO_CODE)
+        and said not in {(given.arg, ast.unparse(given.value)) for given in one.keywords}
+    ]
+
+
+def test_no_model_folder_runs_its_own_code_or_has_it_asked_for():
+    assert unguarded("AutoModelForCausalLM.from_pretrained(x)")
+    assert unguarded("t.AutoTokenizer.from_pretrained(x, trust_remote_code=True)")
+    assert unguarded("GenerationConfig.from_pretrained(x)") == []
+    found = {name: unguarded((ROOT / name).read_text("utf-8")) for name in sources()}
+    assert {name: calls for name, calls in found.items() if calls} == {}

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -137,6 +137,20 @@ def test_who_is_none_of_them_delays_the_others_for_a_moment_at_most(
             join(machines, SECRET, rank, SIZE)
     assert rank_0.result(5).keys() == {2, 3}
     assert "turned 127.0.0.1 away" in caplog.text
+
+
+def test_many_who_say_nothing_delay_nobody(
+    machines: Machines, rank_0: Future[Admitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "GREETING_SECONDS", 60.0)
+    with ExitStack() as strangers:
+        for _ in range(8):
+            where = machines.host, machines.port
+            strangers.enter_context(socket.create_connection(where))
+        with ThreadPoolExecutor() as pool:
+            for rank in (3, 2):
+                pool.submit(join, machines, SECRET, rank, SIZE)
+            assert rank_0.result(20).keys() == {2, 3}
 
 
 def test_a_rank_gives_up_where_nobody_is(machines: Machines) -> None:

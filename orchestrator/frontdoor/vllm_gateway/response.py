@@ -8,8 +8,11 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.totals import SpecTotals
+from services.contract.errors import InvalidRequest
 
 ACCEPTANCE = "x-paceline-acceptance"
+_LOGPROBS = "sampling_params.logprobs"
+_NOT_KEPT = "the same request without them, or under another name"
 
 
 def acceptance(totals: SpecTotals) -> tuple[tuple[str, str], ...]:
@@ -61,6 +64,7 @@ class Answer:
 
     def __init__(self, asked: engine.GenerateRequest, index: int = 0) -> None:
         self._stream, self._index = asked.stream, index
+        self._tells_logprobs = asked.sampling_params.HasField("logprobs")
         self._stop_token_ids = frozenset(asked.sampling_params.stop_token_ids)
         self._prompt_tokens = 0
         self._token_ids: list[int] = []
@@ -78,6 +82,11 @@ class Answer:
                 return engine.GenerateResponse(complete=self._complete(event))
 
     def _add_chunk(self, chunk: Chunk) -> engine.GenerateResponse | None:
+        if self._tells_logprobs and not chunk.logprobs:
+            # A gateway would leave them out of its answer without a word.
+            raise InvalidRequest(
+                _LOGPROBS, "those of tokens that are told again, or read late", _NOT_KEPT
+            )
         self._token_ids += chunk.token_ids
         if not self._stream:
             _add(self._logprobs, chunk)

@@ -55,7 +55,7 @@ def _tokenizer(source: Path) -> Any:
         from services.engine.checkpoint import gguf_model
 
         return gguf_model.read_tokenizer(source)
-    return AutoTokenizer.from_pretrained(source, local_files_only=True)
+    return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
 
 
 def bundle_of(name: str) -> TokenizerBundle:

@@ -48,6 +48,7 @@ def read_model(file: Path, dtype: torch.dtype, stand_ins: StandIns | None = None
             quantization_config=GgufConfig(dequantize=True),
             dtype=dtype,
             output_loading_info=True,
+            trust_remote_code=False,
             local_files_only=True,
             attn_implementation="eager",
         )
@@ -58,7 +59,9 @@ def read_config(file: Path) -> Any:
     from transformers import AutoConfig
 
     with _reading(file):
-        return AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+        return AutoConfig.from_pretrained(
+            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+        )
 
 
 def read_tokenizer(file: Path) -> Any:
@@ -68,7 +71,7 @@ def read_tokenizer(file: Path) -> Any:
 
     with _reading(file, vocabulary=not hasattr(gguf, "get_gguf_tokenizer")):
         return AutoTokenizer.from_pretrained(
-            file.parent, gguf_file=file.name, local_files_only=True
+            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
         )
 
 

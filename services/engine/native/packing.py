@@ -57,8 +57,9 @@ _SMALLEST = 1e-12
 _LARGEST = 65504.0
 LEAST_BYTES = 8 << 20
 """Fewer weights stay in a core's caches, where a plain product is as fast."""
-MOST_NUMBERS = 1 << 25
-"""A module with more weights is packed in parts."""
+MOST_NUMBERS, MOST_WIDENED = 1 << 27, 1 << 25
+"""A module with more weights is packed in parts; the second, where they are float32 on the way.
+Each part is a call more, and one more wait for all cores."""
 _ROWS = 64
 """Parts have a multiple of so many rows, but for the last one."""
 FEW = 2
@@ -350,7 +351,7 @@ class PartLinear(PackedLinear):
 class SplitLinear(PackedLinear):
     """A product in several parts of columns.
 
-    While a part is packed, little beside it is in memory plainly. The last layer alone can have
+    While a part is packed, little beside it is in memory as float32. The last layer alone can have
     most of a model's weights.
     """
 
@@ -455,9 +456,12 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
         places.clear()
 
     # The largest first, while there is nothing beside it; what is packed is nowhere else then.
+    alone = [places for places in together if 4 * _weight(places) > sum(map(_weight, together))]
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        list(pool.map(replace, together))
+        for places in alone:
+            replace(places)
+        list(pool.map(replace, together[len(alone) :]))
     if not kind.widens:
         return
     if left := list(left_plain(model)):
@@ -516,7 +520,7 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
 
 def _alone(kind: type[PackedLinear], linear: nn.Linear) -> PackedLinear:
     """A module packed, in parts where it is large."""
-    parts = -(-linear.weight.numel() // MOST_NUMBERS)
+    parts = -(-linear.weight.numel() // (MOST_WIDENED if kind.widens else MOST_NUMBERS))
     if parts <= 1:
         return kind(linear)
     step = -(-linear.out_features // parts // _ROWS) * _ROWS

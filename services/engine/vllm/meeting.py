@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, TypeAlias
@@ -32,7 +33,10 @@ GREETING_SECONDS = 5.0
 """How long who connects has to prove that it belongs here."""
 PATIENCE_SECONDS = 1800.0
 """How long the ranks of a model wait for each other at the start."""
+MOST_GREETED = 64
+"""At once; others wait."""
 _RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 _HELLO = struct.Struct("!III")  # the rank, of how many, on how many machines
 _LONGEST = 256
 _LAST_WORDS_SECONDS = 5.0
@@ -57,18 +61,77 @@ def listen(machines: Machines) -> socket.socket:
 def admit(
     server: socket.socket, secret: bytes, size: int, machines: int, ranks: Collection[int]
 ) -> Iterator[tuple[int, Link]]:
-    """Each of these ranks as it comes, until all are there; others are turned away."""
-    waiting = set(ranks)
-    while waiting:
-        peer, (host, *_) = server.accept()
+    """Each of these ranks as it comes, until all are there; others are turned away.
+
+    Those who connect are greeted together: one that says nothing delays no other.
+    """
+    greeting = _Greeting(secret, (size, machines), ranks)
+    with closing(greeting):
+        for _ in ranks:
+            yield greeting.next_of(server)
+
+
+class _Greeting:
+    """Greets each peer in a thread of its own."""
+
+    def __init__(self, secret: bytes, shape: tuple[int, int], ranks: Collection[int]) -> None:
+        self._secret, self._shape, self._waiting = secret, shape, set(ranks)
+        self._lock = threading.Lock()
+        self._come: queue.SimpleQueue[tuple[int, Link]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(MOST_GREETED)
+        self._over = False
+
+    def next_of(self, server: socket.socket) -> tuple[int, Link]:
+        """The next rank that is there. Raises OSError once the server is closed."""
+        server.settimeout(_LOOK_SECONDS)
+        while True:
+            with suppress(queue.Empty):
+                return self._come.get_nowait()
+            if not self._room.acquire(timeout=_LOOK_SECONDS):
+                continue
+            try:
+                peer, (host, *_) = server.accept()
+            except TimeoutError:
+                self._room.release()
+                continue
+            threading.Thread(
+                target=self._meet, args=(peer, host), name=f"greet {host}", daemon=True
+            ).start()
+
+    def close(self) -> None:
+        """Nobody is waited for any more: what comes yet is let go."""
+        with self._lock:
+            self._over = True
+        while not self._come.empty():
+            self._come.get()[1].close()
+
+    def _meet(self, peer: socket.socket, host: str) -> None:
         try:
-            rank, link = _greet(peer, secret, (size, machines), waiting)
+            rank, link = _greet(peer, self._secret, self._shape, self._claim)
         except (TurnedAwayError, AuthenticationError, EOFError, OSError, struct.error) as error:
             reason = str(error) or "it said nothing"
             logger.warning("tensor_parallel: turned %s away: %s", host, reason)
-            continue
-        waiting.remove(rank)
-        yield rank, link
+        else:
+            with self._lock:
+                if not self._over:
+                    self._come.put((rank, link))
+                    return
+            link.close()
+        finally:
+            self._room.release()
+
+    @contextmanager
+    def _claim(self, rank: int) -> Iterator[bool]:
+        """Whether a rank is waited for; then it is no more, unless what is done fails."""
+        with self._lock:
+            waited = rank in self._waiting
+            self._waiting.discard(rank)
+        try:
+            yield waited
+        except BaseException:
+            with self._lock:
+                self._waiting |= {rank} if waited else set()
+            raise
 
 
 def join(machines: Machines, secret: bytes, rank: int, size: int) -> Link:
@@ -112,18 +175,22 @@ def hang_up(link: Link) -> None:
 
 
 def _greet(
-    peer: socket.socket, secret: bytes, shape: tuple[int, int], waiting: Collection[int]
+    peer: socket.socket,
+    secret: bytes,
+    shape: tuple[int, int],
+    claim: Callable[[int], AbstractContextManager[bool]],
 ) -> tuple[int, Link]:
     with _within_bounds(peer) as link:
         deliver_challenge(link, secret)
         answer_challenge(link, secret)
         rank, *theirs = _HELLO.unpack(link.recv_bytes(_HELLO.size))
-        reason = "" if rank in waiting else f"rank {rank} is not waited for"
-        if tuple(theirs) != shape:
-            reason = "it is of {} ranks on {} machines, not of {} on {}".format(*theirs, *shape)
-        link.send_bytes(reason.encode())
-        if reason:
-            raise TurnedAwayError(reason)
+        with claim(rank) as waited:
+            reason = "" if waited else f"rank {rank} is not waited for"
+            if tuple(theirs) != shape:
+                reason = "it is of {} ranks on {} machines, not of {} on {}".format(*theirs, *shape)
+            link.send_bytes(reason.encode())
+            if reason:
+                raise TurnedAwayError(reason)
         return rank, link
 
 

@@ -22,7 +22,8 @@ from services.contract.errors import StartError
 from services.runtime.atomic_file import write_line
 from services.runtime.serving.calls import Calls
 from services.runtime.serving.health_service import HealthService
-from services.runtime.serving.options import ServingOptions, bound
+from services.runtime.serving.listening import listen
+from services.runtime.serving.options import ServingOptions
 
 logger = logging.getLogger(__name__)
 
@@ -115,10 +116,10 @@ class Health:
         self._server = server = grpc.aio.server(interceptors=(Calls(),), options=_PORT_OPTIONS)
         self.service.add_to(server)
         try:
-            address = bound(address, server.add_insecure_port(address))
-        except RuntimeError as error:
+            address = listen(server, address, setting="health_port")
+        except StartError:
             await self.close()
-            raise StartError(f"health_port: cannot listen on {address}") from error
+            raise
         await server.start()
         logger.info("health is served on %s", address)
         if self._file is not None:

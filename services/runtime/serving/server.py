@@ -11,9 +11,9 @@ from services.contract.errors import StartError
 from services.runtime.serving.calls import Calls
 from services.runtime.serving.health import Health
 from services.runtime.serving.health_service import NAME as HEALTH
+from services.runtime.serving.listening import listen
 from services.runtime.serving.options import (
     ServingOptions,
-    bound,
     server_credentials,
     server_options,
 )
@@ -85,11 +85,4 @@ class GrpcServer:
 
     def _bind(self) -> None:
         address, credentials = self._options.address, server_credentials(self._options)
-        try:
-            if credentials is None:
-                port = self.grpc.add_insecure_port(address)
-            else:
-                port = self.grpc.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise StartError(f"address: cannot listen on {address}") from error
-        self.address = bound(address, port)
+        self.address = listen(self.grpc, address, credentials)

@@ -135,7 +135,7 @@ def _own_parameters(target: Target, shape: HeadShape) -> int:
     from transformers import AutoModelForCausalLM
 
     with supported(target.name), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(target.config)
+        model = AutoModelForCausalLM.from_config(target.config, trust_remote_code=False)
         ends = model.get_input_embeddings(), model.get_output_embeddings()
         widths = [end.weight.shape[-1] for end in ends if isinstance(end, nn.Embedding | nn.Linear)]
         if widths != [shape.width] * 2:
