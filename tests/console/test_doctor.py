@@ -21,7 +21,7 @@ PLAIN, AWQ = Checkpoint("llama"), Checkpoint("llama", "awq")
 
 @pytest.fixture(params=[True, False], ids=["bfloat16", "without"])
 def bfloat16(request, monkeypatch):
-    told(monkeypatch, bfloat16=request.param)
+    told(monkeypatch, bfloat16=request.param, half=True)
     return request.param
 
 
@@ -38,7 +38,8 @@ def bfloat16(request, monkeypatch):
     ],
 )
 def test_the_choice_follows_from_what_there_is(engines, gpus, checkpoint, expected, bfloat16):
-    dtype = "bfloat16" if gpus or bfloat16 else "float32"
+    narrow = "float32" if "vllm" in expected else "float16"
+    dtype = "bfloat16" if gpus or bfloat16 else narrow
     assert choose(engines, gpus, checkpoint).flags == f"{expected} --dtype {dtype}"
 
 

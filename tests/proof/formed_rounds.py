@@ -36,6 +36,8 @@ def opened(world: FormedWorld, mode: VerifyMode, output: Text = (), seed: int = 
     session = VerifySession(0, opening, 0.0)
     if wanted is not None:
         session.matcher = open_matcher(opening, structures.compiled(wanted), structures)
+        while not session.follow_text(1.0):
+            pass
     tokens = TokenCache(KVBudget(session.most_tokens), session.most_tokens)
     tokens.say(session.text[:-1])
     session.cache = tokens
