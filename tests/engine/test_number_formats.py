@@ -169,7 +169,8 @@ def _attended(_: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @pytest.mark.parametrize("head", HEADS)
 def test_a_head_says_about_what_it_says_in_float32(head, dtype, bfloat16):
     exact, rounded = (_said_by_head(HEADS[head], one) for one in ("float32", dtype))
-    assert off(rounded, exact) < NEAR
+    seven_bits = dtype == "int8" and not number_formats.cpu().vnni
+    assert off(rounded, exact) < (0.08 if seven_bits else NEAR)
 
 
 def _said_by_head(made: kit.Made, dtype: str) -> Tensor:

@@ -114,6 +114,7 @@ def test_a_forward_with_a_mask_leaves_the_model_as_it_was(arch: str, engine: Nat
 
 
 def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: NativeEngine) -> None:
+    llama.skipper()
     modules = list(llama._model.modules())
     cache = llama.new_cache(16)
 
