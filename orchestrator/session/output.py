@@ -8,7 +8,6 @@ behind gets its tokens without.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from enum import Enum
@@ -19,6 +18,7 @@ from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.session.logprobs import PackedRow
 from services.contract.errors import DataLoss, OffsetOutOfRange, PacelineError
 from services.contract.types import EMPTY_HASH, Origin, extend_hash
+from services.runtime.news import News
 
 # Deliveries in one message to a reader that is behind: a message costs more than its tokens.
 MOST_JOINED = 64
@@ -141,7 +141,7 @@ class Output:
         self._hash = EMPTY_HASH
         # The first delivery that still has logprobs, and how many there are from it on.
         self._bare = self._rows = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._news = News()
         self.length = 0
         self.followers = 0
         self.ending: Ending | None = None
@@ -165,7 +165,7 @@ class Output:
     def put_prompt(self, rows: Sequence[PackedRow]) -> None:
         """Rows that follow those of the prompt so far."""
         self._prompt += rows
-        self._notify()
+        self._news.tell()
 
     async def prompt(self) -> AsyncIterator[tuple[int, list[PackedRow]]]:
         """The rows of the prompt, in parts, each with the index of its first token."""
@@ -177,7 +177,7 @@ class Output:
                 told += len(part)
             if not self.prompt_missing or self.ended:
                 return
-            await self._news()
+            await self._news.wait()
 
     def put(self, delivery: Delivery) -> None:
         """Append what follows the output so far."""
@@ -189,7 +189,7 @@ class Output:
             self.length = delivery.offset + len(delivery.token_ids)
             self._rows += len(delivery.logprobs)
             self._forget_logprobs()
-            self._notify()
+            self._news.tell()
 
     def put_all(self, token_ids: Sequence[int], pieces: Sequence[str]) -> None:
         """Append what another owner emitted, in parts that make a reader's place quick to find."""
@@ -210,7 +210,7 @@ class Output:
         """Nothing more will come, or not from here."""
         if not self.ended:
             self.ending, self.error = ending, error
-            self._notify()
+            self._news.tell()
 
     def text(self) -> str:
         """All text emitted so far."""
@@ -229,7 +229,7 @@ class Output:
         ahead and its tokens do not come again, and the error that ended the output.
         """
         while not self._reaches(prefix):
-            await self._news()
+            await self._news.wait()
         index = max(0, bisect_right(self._starts, prefix.offset) - 1)
         while True:
             while index < len(self._deliveries):
@@ -242,7 +242,7 @@ class Output:
                 raise self.error
             if self.ending is not None:
                 return
-            await self._news()
+            await self._news.wait()
 
     def _reaches(self, prefix: Prefix) -> bool:
         """Whether the output holds all of the reader's tokens; False while they come again."""
@@ -276,18 +276,3 @@ class Output:
                 break
             waiting.append(delivery)
         return waiting
-
-    async def _news(self) -> None:
-        """Wait for what comes next. An `asyncio.Event` for each time would take 1 µs more."""
-        news = asyncio.get_running_loop().create_future()
-        self._waiting.add(news)
-        try:
-            await news
-        finally:
-            self._waiting.discard(news)
-
-    def _notify(self) -> None:
-        """Wake every reader; each then looks for what is new."""
-        for news in self._waiting:
-            if not news.done():
-                news.set_result(None)

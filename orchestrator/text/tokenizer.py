@@ -23,7 +23,6 @@ _FIRST_LOOK, _NEXT_LOOK = 4, 4
 _SHORTEST_PART, _USUAL_PART, LONGEST_PART = 4 * 1024, 64 * 1024, 128 * 1024
 """Characters that are tokenized at a time: the library takes some hundred bytes for each."""
 _AT_MOST = f"at most {LONGEST_PART}"
-_PLACE = "a place to cut, as between a word and a space"
 _SURELY, _TORN = 2, 1024
 """Times as many tokens as are allowed, and some: no text that begins with them has few enough.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline import Chunk, Complete, DraftSource, Event, RoundStats, Started
@@ -141,9 +141,3 @@ def by_source(measured: Measured) -> str:
         for one in measured.complete.speculation.sources
     ]
     return f"drafts kept: {', '.join(told)}" if told else ""
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix of two texts, in tokens."""
-    pairs = zip(one, other, strict=False)
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

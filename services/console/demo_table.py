@@ -8,7 +8,8 @@ from statistics import median
 
 from rich.table import Table
 
-from services.cluster.figures import Measured, common_prefix
+from services.cluster.figures import Measured
+from services.contract.texts import common_prefix
 
 HEADINGS = (
     "decoding, tokens/s",

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.contract.texts import common_prefix
 from services.contract.types import DraftTree, Proposal, SparseRow
-from services.drafter.session import common_prefix
 
 MAX_TREE_NODES = 256
 """Most nodes of one tree."""
@@ -94,7 +94,7 @@ class Comb:
         """Stand in front of `text`; how many leading tokens of KV are right for it."""
         if self.levels and (len(text), epoch) == (self.root, self.epoch):
             return len(text) + len(self.trunk)
-        same = common_prefix(text, self.root, self.trunk)
+        same = common_prefix(text, self.trunk, self.root)
         right = self.root + same
         goes_on = self._advances and right == len(text)
         kept = self.levels[same:] if goes_on else []

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.contract.errors import InvalidRequest
+from services.contract.texts import common_prefix
 from services.contract.top_rows import fits
 from services.contract.types import (
     EMPTY_HASH,
@@ -223,7 +224,7 @@ class DraftSession:
         if self._told == self.committed_length or command.epoch < self.epoch:
             return None
         start, tokens = self.prompt_length + command.base_len, command.token_ids
-        same = command.base_len + common_prefix(self.text, start, tokens)
+        same = command.base_len + common_prefix(self.text, tokens, start)
         borne_out = same == command.base_len + len(tokens) and command.epoch == self.epoch
         keeps = max(self._told, same)
         if borne_out or keeps >= self.committed_length:
@@ -234,7 +235,7 @@ class DraftSession:
 
     def _adopt(self, fresh: Sequence[int], newer: bool, epoch: int) -> int:
         start = self.prompt_length + self.committed_length
-        same = common_prefix(self.text, start, fresh)
+        same = common_prefix(self.text, fresh, start)
         kept = len(self.text)
         if newer or same < len(fresh):
             kept = start + same
@@ -247,7 +248,7 @@ class DraftSession:
     def _agrees(self, command: CommitDraft, known: int) -> bool:
         start = self.prompt_length + command.base_len
         again = command.token_ids[:known]
-        if common_prefix(self.text, start, again) == len(again):
+        if common_prefix(self.text, again, start) == len(again):
             return True
         if command.epoch < self.epoch:
             return False
@@ -295,11 +296,3 @@ class DraftSession:
     def _truncate(self, length: int) -> None:
         del self.text[length:]
         del self._hashes[length - self.prompt_length + 1 :]
-
-
-def common_prefix(text: Sequence[int], start: int, tokens: Sequence[int]) -> int:
-    """How many of `tokens` stand in `text` from `start` on."""
-    for index, token in enumerate(tokens):
-        if start + index >= len(text) or text[start + index] != token:
-            return index
-    return len(tokens)

@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from services.contract.errors import BusyError
+from services.contract.texts import common_prefix
 from services.contract.types import FormatMarker, ResponseFormat, TokenizerBundle
 from services.engine.marker import FreeText, Marker
 from services.engine.port import Engine
@@ -283,7 +284,7 @@ class Matcher:
 
         How many they were, `length` says. False where the next one is not allowed.
         """
-        began, walked = self.spending.clock(), _alike(self._path, tokens)
+        began, walked = self.spending.clock(), common_prefix(self._path, tokens)
         pieces = chain([tokens[:walked]] * bool(walked), ((own,) for own in tokens[walked:]))
         for piece in pieces:
             if not self.extend(piece):
@@ -316,7 +317,7 @@ class Matcher:
 
     def _walk(self, path: Sequence[int]) -> bool:
         """Stand behind `path`; False where the format does not allow it."""
-        same = _alike(self._path, path)
+        same = common_prefix(self._path, path)
         self._back(len(self._path) - same)
         del self._path[same:]
         taken = self._take(path[same:])
@@ -382,9 +383,3 @@ class Matcher:
         broken = self._matcher.is_error()
         self.stuck = self.stuck or (broken and not self._lenient)
         return not broken
-
-
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of their first tokens are the same."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

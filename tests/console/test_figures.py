@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from paceline import DraftSource, DraftSourceMetrics, Origin
 
-from services.cluster.figures import NAMES, Stopwatch, by_source, common_prefix, summary
+from services.cluster.figures import NAMES, Stopwatch, by_source, summary
+from services.contract.texts import common_prefix
 from tests.console.events import STARTED, chunk, complete
 
 

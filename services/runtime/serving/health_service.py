@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from services.contract.errors import NotFound, Overloaded, ProtocolError, StreamStalled
+from services.runtime.news import News
 from services.runtime.serving.border import border
 
 NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -35,16 +36,14 @@ class HealthService:
 
     def __init__(self) -> None:
         self._statuses: dict[str, Any] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._news = News()
         self._silent: dict[asyncio.Timeout, None] = {}
         self._watches: Counter[str] = Counter()
 
     def set(self, name: str, status: Any) -> None:
         """Tell those who ask for this name from now on, and those who watch it."""
         self._statuses[name] = status
-        for news in self._waiting:
-            if not news.done():
-                news.set_result(None)
+        self._news.tell()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve it there, too."""
@@ -74,18 +73,10 @@ class HealthService:
         while True:
             status = self._statuses.get(name, _UNKNOWN)
             if status == told:
-                await self._news()
+                await self._news.wait()
                 continue
             await context.write(_Answer(status=status))
             told = status
-
-    async def _news(self) -> None:
-        news = asyncio.get_running_loop().create_future()
-        self._waiting.add(news)
-        try:
-            await news
-        finally:
-            self._waiting.discard(news)
 
     async def _name(self, context: Any) -> str:
         """What a call asks for."""

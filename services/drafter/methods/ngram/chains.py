@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from services.contract.texts import common_prefix
 from services.contract.types import DraftSource, DraftTree, OpenDraft, split_methods
 from services.drafter.methods.ngram.text_index import BORDER, TextIndex
 from services.drafter.methods.ngram.text_pool import TextPool
 from services.drafter.protocol import Ask, Proposed
-from services.drafter.session import common_prefix
 
 PHRASES_FROM = 2
 """Tokens in front of a phrase."""
@@ -87,7 +87,7 @@ class ChainSession:
     def _guess(self, ask: Ask) -> list[int]:
         """What the last draft went on with, if the text ends in the token that corrects it."""
         fresh = ask.text[self._committed : ask.committed_length]
-        same, drafted = common_prefix(self._tail, 0, fresh), self._tail
+        same, drafted = common_prefix(self._tail, fresh), self._tail
         self._committed = ask.committed_length
         self._tail = list(ask.text[ask.committed_length :])
         return drafted[same + 1 :][: ask.room] if 0 < same == len(fresh) - 1 else []

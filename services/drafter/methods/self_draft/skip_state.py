@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.contract.texts import common_prefix
 from services.contract.types import OpenDraft
 from services.drafter.comb import Level
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.protocol import Ask, Proposed
-from services.drafter.session import common_prefix
 from services.engine.port import KVCache
 
 
@@ -93,7 +93,7 @@ class SkipSession(ModelSession):
         decides the tokens that it holds.
         """
         fresh = ask.text[self._decided : ask.committed_length]
-        accepted = common_prefix(fresh, 0, self._tail)
+        accepted = common_prefix(fresh, self._tail)
         rejected = accepted < min(len(fresh), len(self._tail))
         drafted = len(self._tail) if rejected else accepted
         if drafted:

@@ -21,8 +21,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from services.contract.texts import common_prefix
 from services.drafter.methods.text.coder import Coder, settled, whole
-from services.drafter.session import common_prefix
 
 WINDOW = 2048
 """Most bytes that are encoded at once."""
@@ -130,7 +130,7 @@ class Written:
         """Drop the draft's tokens from where its text is another one."""
         shorter = min(len(self._said), len(self._data))
         fresh, said = self._data[self._same : shorter], self._said[self._same : shorter]
-        self._same = shorter if fresh == said else self._same + common_prefix(fresh, 0, said)
+        self._same = shorter if fresh == said else self._same + common_prefix(fresh, said)
         if self._same < shorter:
             self._part(self._same)
 
@@ -158,7 +158,7 @@ class Written:
         kept, start = self._back(done)
         end = self._window(done)
         found = self._languages.draft.encode(bytes(self._data[start:end]))
-        self.unchanged = min(self.unchanged, kept + common_prefix(self.ids, kept, found.ids))
+        self.unchanged = min(self.unchanged, kept + common_prefix(self.ids, found.ids, kept))
         self.ids[kept:] = found.ids
         self._ends[kept:] = [start + own for own in found.ends]
         self._said[start:] = self._data[start:end]
