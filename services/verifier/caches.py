@@ -16,7 +16,7 @@ from services.contract.errors import Overloaded
 from services.engine.lending import Lending
 from services.engine.port import Engine, SharedText
 from services.scheduling.kv_reserve import SPARE_TOKENS, reserve_of
-from services.verifier.session import VerifySession, by_seniority
+from services.verifier.fed_text import FedText, Text, by_seniority
 
 _FORKS = "completions of "
 
@@ -43,7 +43,7 @@ class Caches:
         self._keeps = prefix_tokens > 0
         self._on_preempt = on_preempt
 
-    def open(self, session: VerifySession) -> None:
+    def open(self, session: FedText) -> None:
         """Give a session K/V, with what is known of its text in it; raises Overloaded.
 
         Nothing is taken where that fails, for whatever reason.
@@ -56,7 +56,7 @@ class Caches:
         if self._lending is not None:
             session.offer = self._lending.offer(session.key[1], opened.cache, session.text)
 
-    def _begin(self, session: VerifySession) -> SharedText:
+    def _begin(self, session: FedText) -> SharedText:
         """K/V with what is known of a text, but for rows that are to be scored."""
         scope, forks = session.opening.cache_scope, session.opening.fork_scope
         kept = not forks or bool(scope and self._keeps)
@@ -71,7 +71,7 @@ class Caches:
         finally:
             text += behind
 
-    def close(self, session: VerifySession, *, sound: bool = True) -> None:
+    def close(self, session: FedText, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
         self._withdraw(session)
         shared, session.shared = session.shared, None
@@ -89,16 +89,16 @@ class Caches:
         except Exception:
             _log.exception("K/V of a session that ended was not given back in full")
 
-    def leave_context(self, session: VerifySession) -> None:
+    def leave_context(self, session: FedText) -> None:
         """Leave others what is before the first token that was scored: few texts go on alike."""
         cache = session.cache
         cache.rollback(min(cache.length, session.opening.score_from - 1))
 
     def room(
         self,
-        session: VerifySession,
-        sessions: Collection[VerifySession],
-        busy: Collection[VerifySession],
+        session: FedText,
+        sessions: Collection[FedText],
+        busy: Collection[FedText],
     ) -> bool:
         """Reserve what a session's next block may take; False = it is not its turn.
 
@@ -127,7 +127,7 @@ class Caches:
             self._preempt(session)
         return False
 
-    def to_bring_back(self, sessions: Collection[VerifySession]) -> VerifySession | None:
+    def to_bring_back(self, sessions: Collection[Text]) -> Text | None:
         """The preempted session that is to be opened again now.
 
         There is room for it and some tokens more, or nobody else to wait for.
@@ -144,7 +144,7 @@ class Caches:
         """The device has no memory left: free the texts that ended; whether there were any."""
         return self._prefixes.evict_all() > 0
 
-    def _preempt(self, session: VerifySession) -> None:
+    def _preempt(self, session: FedText) -> None:
         if self._on_preempt is not None:
             self._on_preempt()
         _log.info(
@@ -156,12 +156,12 @@ class Caches:
         self.close(session, sound=False)
         session.filled = False
 
-    def _withdraw(self, session: VerifySession) -> None:
+    def _withdraw(self, session: FedText) -> None:
         if self._lending is not None and session.offer is not None:
             self._lending.withdraw(session.key[1], session.offer)
         session.offer = None
 
 
-def _reserve(session: VerifySession) -> int:
+def _reserve(session: FedText) -> int:
     """Tokens to reserve for a session now."""
     return reserve_of(len(session.text), session.next_block, session.most_tokens)
