@@ -294,7 +294,7 @@ def test_laws_and_sources_leave_with_their_tokens():
     session.take(0, (4,))
     session.absorb(chain(8, 8, 8))
     row = session.taken()
-    assert row.tree.token_ids == (5, 6, 8, 8)
+    assert (row.tree.token_ids, row.tree.proposal) == ((5, 6, 8, 8), t.Proposal.SAMPLED)
     assert row.tree.q == (*rows[1:], *[t.SparseRow((8,), (1.0,))] * 2)
     assert row.sources == bytes([2, 1, 0, 0])
 

@@ -297,8 +297,9 @@ class HypothesisSession:
         """The chain of the tail's tokens that have not left."""
         tokens = tuple(self.text[self.prompt_length + self.committed_length + self._sent :])
         laws = self._laws[self._sent :]
-        q = _all_of(tokens, laws) if any(laws) else None
-        return DraftTree(tokens, None, q, self._proposal)
+        if any(laws):
+            return DraftTree(tokens, None, _all_of(tokens, laws), Proposal.SAMPLED)
+        return DraftTree(tokens, None, None, self._proposal)
 
     def _said(self) -> bytes:
         """Their sources; none if nobody named any."""
