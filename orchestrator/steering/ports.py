@@ -118,6 +118,14 @@ class Hub(Protocol):
         """Who gets the session's steps, and whose drafts go to its verifier; None: nobody."""
         ...
 
+    def flush(self, handle: int) -> None:
+        """Tell the session at once what was held back to be joined, if anything was.
+
+        It calls this before it opens itself anywhere, so that no step is between its text and
+        what a worker is told of it. The hub does so itself before it tells it that one is lost.
+        """
+        ...
+
     def grant(self, handle: int, limit: int) -> None:
         """How long the output may get; goes out with others at the end of the loop's turn."""
         ...
