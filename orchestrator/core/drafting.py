@@ -27,8 +27,9 @@ from itertools import pairwise
 
 from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, with_its_rows
 from orchestrator.core.events import DraftArrived
-from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.core.state import State
 from orchestrator.core.turn import Turn
+from orchestrator.steering.config import Phase, SessionConfig
 from services.contract.types import Draft, DraftSource, DraftTree, TakenDraft, source_of
 
 

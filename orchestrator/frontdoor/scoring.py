@@ -19,8 +19,8 @@ from typing import Protocol
 
 from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import Limits
 from orchestrator.session.logprobs import PackedRow, pack_row
+from orchestrator.steering.config import Limits
 from services.contract.errors import (
     DeadlinePassed,
     Draining,

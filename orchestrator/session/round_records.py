@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model
 
-from orchestrator.core.events import Commit, RoundRecord, SourceCount
 from orchestrator.session.answer import SessionRound
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.session.spec_record import load_spec
+from orchestrator.steering.rounds import Commit, RoundRecord, SourceCount
 from orchestrator.text import Tokenizer
 from services.contract.types import Origin, VerifyMode
 
@@ -111,7 +111,7 @@ def load_round(stored: StoredRound, token_ids: Sequence[int] = ()) -> Commit:
     )
     accepted = min(record.accepted_tokens, len(token_ids))
     origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(token_ids) - accepted)
-    return Commit(record, stored.base_len, tuple(token_ids), origins)
+    return Commit((record,), stored.base_len, tuple(token_ids), origins)
 
 
 def _believed(record: bytes) -> dict[str, Any]:

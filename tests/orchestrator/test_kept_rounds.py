@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Commit, SourceCount
 from orchestrator.frontdoor.grpc.replies import session_round
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.session.round_records import dump_round, load_round, session_rounds
 from orchestrator.session.spec_record import dump_spec
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Commit, SourceCount
 from services.contract.types import Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import NOTHING, TOLD, round_record, sampled
 from tests.orchestrator.text_kit import tokenizer
 
 RECORD = round_record(round=3, rejected=(3, 4), unjudged=(5,))
-COMMIT = Commit(RECORD, 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
+COMMIT = Commit((RECORD,), 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
 WALL = 1_700_000_000.0
 """Unix time of the driver's zero."""
 WORDS = tokenizer()
@@ -75,8 +75,8 @@ ODD_BEGINNING = b'[2,4,2,true,1700000100037.12,1.23,60.0,0,63.5,2,"d1","v1","BLO
         (COMMIT, True, BEGINNING + b"]"),
         (FROM_SOURCES, False, BEGINNING + b",[3,4],[5],[[1,3,2],[5,1,0]]]"),
         (FROM_SOURCES, True, BEGINNING + b",[],[],[[1,3,2],[5,1,0]]]"),
-        (Commit(ODD, 1, (1,), (Origin.BONUS,)), False, ODD_BEGINNING + b",[],[]]"),
-        (Commit(ODD, 1, (1,), (Origin.BONUS,)), True, ODD_BEGINNING + b"]"),
+        (Commit((ODD,), 1, (1,), (Origin.BONUS,)), False, ODD_BEGINNING + b",[],[]]"),
+        (Commit((ODD,), 1, (1,), (Origin.BONUS,)), True, ODD_BEGINNING + b"]"),
     ],
 )
 def test_a_record_is_written_as_every_version_wrote_it(commit, ephemeral, record):
@@ -135,7 +135,7 @@ def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
 )
 def test_a_record_that_cannot_be_believed_says_nothing(record):
     nothing = NOTHING._replace(round=3, base_len=1, emitted_tokens=3)
-    assert load_round(stored_round(record)) == Commit(nothing, 1, (), ())
+    assert load_round(stored_round(record)) == Commit((nothing,), 1, (), ())
 
 
 def test_a_round_is_told_with_the_text_of_every_token():

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor.inference import _at_once
 from orchestrator.frontdoor.scoring import Scored, Scoring
 from orchestrator.session.logprobs import unpack_row
+from orchestrator.steering.config import Limits
 from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
 from services.contract.types import (
     FailureReason,
