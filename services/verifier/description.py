@@ -13,7 +13,6 @@ from services.contract.types import (
     TOKEN_LIMITS,
     Role,
     WorkerDescription,
-    local_capability,
 )
 from services.engine.port import Capability, Engine, HiddenStates
 
@@ -50,7 +49,15 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(*trees, *RULES, *formats, TOKEN_LIMITS, *states, SCORES, *map(local_capability, local)),
+        capabilities=(
+            *trees,
+            *RULES,
+            *formats,
+            TOKEN_LIMITS,
+            *states,
+            SCORES,
+            *[f"local:{method}" for method in local],
+        ),
         dtype=engine.dtype,
         hidden_width=0 if watched is None else watched.hidden_width,
         hidden_layers=0 if watched is None else watched.num_layers,

@@ -125,6 +125,11 @@ class FedText:
         return self.opening.cache_scope or self.key
 
     @property
+    def lent_as(self) -> Hashable:
+        """The name under which its K/V is lent."""
+        return self.key
+
+    @property
     def claim(self) -> Claim:
         """Its claim to room, and to be read."""
         return Claim(self.tenant, self.priority, self.since)

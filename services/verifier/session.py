@@ -78,6 +78,11 @@ class VerifySession(FedText):
         self._highest_round = 0
 
     @property
+    def lent_as(self) -> str:
+        """The session's name, by which a drafter in this process knows it."""
+        return self.key[1]
+
+    @property
     def block_claim(self) -> Claim:
         """Its claim to a block in the next step."""
         return Claim(self.tenant, self.priority, self.served_in, STEPS)

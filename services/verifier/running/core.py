@@ -123,7 +123,7 @@ class RunningCore:
         proposer: Proposer | None = None,
         absorb: Callable[[], object] | None = None,
     ) -> None:
-        """`absorb` hands in, by `handle`, the commands that have arrived; called behind a forward."""
+        """`absorb` hands in, by `handle`, what has arrived; it is called behind each forward."""
         self._options = options or VerifierOptions()
         self._engine = engine
         self._emit = emit
@@ -174,6 +174,7 @@ class RunningCore:
                 self._start(link, command, arrived)
             case EndSession(handle):
                 self._close((link, handle))
+                self._caches.release((link, handle))
             case SetWindow(handle, window):
                 if (session := self._sessions.get((link, handle))) is not None:
                     session.window = min(window, session.opening.window)
@@ -185,6 +186,7 @@ class RunningCore:
         self._again = -math.inf
         for key in [key for key in self._sessions if key[0] == link]:
             self._close(key)
+        self._caches.drop_link(link)
 
     def _start(self, link: int, opening: StartVerify, arrived: float) -> None:
         key = (link, opening.handle)
@@ -225,7 +227,7 @@ class RunningCore:
             _log.warning("drafts that cannot be read: %s", error)
 
     def _sound(self, draft: DraftRow) -> bool:
-        """Whether a draft is a tree as it should be, with a law for each place that was drawn at."""
+        """Whether a draft is a tree as it should be, with a law for each place drawn at."""
         tree = draft.tree
         try:
             check_tree(tree, len(tree), self._limits)
@@ -360,9 +362,7 @@ class RunningCore:
             ready = exchange(ready, lambda own: own.tenant_of_turns, "served_in")
         return self._turns_of(ready, counts)
 
-    def _turns_of(
-        self, ready: Sequence[RunningSession], counts: dict[Key, int]
-    ) -> list[Turn]:
+    def _turns_of(self, ready: Sequence[RunningSession], counts: dict[Key, int]) -> list[Turn]:
         forms = any(own.matcher is not None for own in ready)
         rest = forms and self._rests()
         alone = not forms or not crowded(self._sessions.values(), self._options.clock())
@@ -396,6 +396,8 @@ class RunningCore:
             counts[session.key] = min(own.tokens, session.window)
             session.held = own.hold_s > 0 and now < session.ready_since + own.hold_s
             session.hold_s = own.hold_s
+            if session.held and session.held_since is None:
+                session.held_since = now
         return counts
 
     def _offer(self, session: RunningSession) -> Offer:
@@ -568,7 +570,7 @@ class RunningCore:
         self._emit(link, SessionStarted(handle, session.opening.opening, cached, took))
         if session.opening.score_from:
             self._settle()
-            self._caches.leave_context(session)
+            self._caches.hold(session)
             self._close(session.key)
 
     # --- the outcome ----------------------------------------------------------------
@@ -671,8 +673,10 @@ class RunningCore:
         if session.telling is not None:
             session.telling.told = len(session.text) - 1
         if session.offer is not None:
-            whole = len(tokens) == len(turn.tree) + 1 and turn.ahead is not None
-            session.offer.ahead = Ahead(len(session.text), turn.ahead) if whole else None
+            whole = len(tokens) == len(turn.tree) + 1
+            session.offer.ahead = None
+            if turn.ahead is not None and whole:
+                session.offer.ahead = Ahead(len(session.text), turn.ahead)
         if session.history is not None:
             session.history.extend(tokens)
         self._learn(turn, row)

@@ -23,7 +23,6 @@ from services.verifier.judging import Decision, Unlawful, decide, proposals, why
 from services.verifier.rules import Outcome, Proposed, judge
 from services.verifier.running.mailbox import NO_TREE
 from services.verifier.running.turns import Decided, Turn
-from services.verifier.trees import depths
 
 
 def decide_turns(turns: Sequence[Turn], rounding: float = 0.0) -> list[Decided | Unlawful]:
@@ -51,9 +50,7 @@ def _argmax(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
     starts = list(accumulate([1 + len(turn.tree) for turn in turns], initial=0))
     paths = [_walk(turn, chosen, start) for turn, start in zip(turns, starts, strict=False)]
     reached = [
-        start + row + 1
-        for path, start in zip(paths, starts, strict=False)
-        for row in (-1, *path)
+        start + row + 1 for path, start in zip(paths, starts, strict=False) for row in (-1, *path)
     ]
     close = iter(_close(logits, reached, chosen, rounding))
     return [
@@ -132,7 +129,9 @@ def _by_rejection(turns: Sequence[Turn]) -> list[Decided | Unlawful]:
     last = proposals(turns)
     outcomes = judge(last)
     late = {i: _late(turn, outcomes[i]) for i, turn in enumerate(turns)}
-    behind = {i: _behind(turns[i], last[i], outcomes[i], tree) for i, tree in late.items() if tree}
+    behind = {
+        i: _behind(turns[i], last[i], outcomes[i], tree) for i, tree in late.items() if len(tree)
+    }
     ends = dict(zip(behind, judge([*behind.values()]), strict=True)) if behind else {}
     tokens = _draw(
         {
@@ -185,7 +184,7 @@ def _draw(lasts: Mapping[int, tuple[Proposed, Outcome]]) -> dict[int, int]:
 def _judged(
     turn: Turn, outcome: Outcome, end: Outcome | None, late: DraftTree, drawn: int | None
 ) -> Decided | Unlawful:
-    """`end`: what the last row made of `late`. `drawn`: the token behind, NO_CHOICE without a law."""
+    """`end`: what the last row made of `late`; `drawn`: the token behind, if any."""
     path = outcome.path
     bad = outcome.bad_q_rows + (end.bad_q_rows if end is not None else 0)
     if drawn == NO_CHOICE and not path:

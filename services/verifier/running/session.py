@@ -50,6 +50,8 @@ class RunningSession(FedText):
         """When it could first have been in its next step; in seconds."""
         self.held = False
         """Whether the policy holds it back for its draft."""
+        self.held_since: float | None = None
+        """When it was first, for its next step; in seconds."""
         self.hold_s = 0.0
         """For how long at most, behind `ready_since`."""
         self.reported = -1
@@ -113,4 +115,4 @@ class RunningSession(FedText):
         self.output.extend(tokens)
         self.mailbox.follow(tokens)
         self.ended = tokens[-1] in self.stops
-        self.ready_since, self.held = now, False
+        self.ready_since, self.held, self.held_since = now, False, None

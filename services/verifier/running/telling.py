@@ -52,7 +52,7 @@ def step_row(turn: Turn, decided: Decided, tokens: tuple[int, ...], started: flo
         taken.draft_ms,
         age_ms,
         queue_ms,
-        queue_ms if session.held else 0.0,
+        1e3 * (started - session.held_since) if session.held_since is not None else 0.0,
         sources,
         decided.near_ties,
         decided.bad_q_rows,
