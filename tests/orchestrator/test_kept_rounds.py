@@ -187,7 +187,7 @@ THIRD = round_record(
 TOGETHER = Commit(
     (RECORD, SECOND, THIRD),
     *(1, (1, 2, 6, 5, 7, 8)),
-    COMMIT.origins + (Origin.RECOVERED, Origin.ACCEPTED, Origin.BONUS),
+    (*COMMIT.origins, Origin.RECOVERED, Origin.ACCEPTED, Origin.BONUS),
 )
 
 
