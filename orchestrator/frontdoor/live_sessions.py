@@ -9,18 +9,11 @@ from functools import partial
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
-from orchestrator.core.events import (
-    AbortRequested,
-    Begin,
-    Capped,
-    StoodStill,
-    Tick,
-    WorkerLost,
-)
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
 from orchestrator.session.driver import SessionDriver
+from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
@@ -69,7 +62,7 @@ class LiveSessions:
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
         self._admission, self._initial_states = admission, initial_states
-        self._drivers: dict[str, SessionDriver] = {}
+        self._drivers: dict[str, Driver] = {}
         self._line = WaitingLine(self._ask_soon)
         self._speculation = 1.0
         self._ended = SpecTotals()
@@ -78,15 +71,15 @@ class LiveSessions:
     def __len__(self) -> int:
         return len(self._drivers)
 
-    def get(self, name: str) -> SessionDriver | None:
+    def get(self, name: str) -> Driver | None:
         """The driver of a session, by the name of its key."""
         return self._drivers.get(name)
 
-    def drivers(self) -> list[SessionDriver]:
+    def drivers(self) -> list[Driver]:
         """All of them."""
         return list(self._drivers.values())
 
-    def completions(self, key: SessionKey) -> list[SessionDriver]:
+    def completions(self, key: SessionKey) -> list[Driver]:
         """Those of a request with several completions."""
         found = (self.get(completion_id(key.name, index)) for index in range(MOST_COMPLETIONS))
         return [driver for driver in found if driver is not None and driver.spec.n > 1]
@@ -101,7 +94,7 @@ class LiveSessions:
         place: Reservation,
         keeper: SessionKeeper,
         past: Past = _NONE,
-    ) -> SessionDriver:
+    ) -> Driver:
         """Begin a session, which `keeper` stores, or go on with one that is stored."""
         text = past.text or spec.text_stream(self._target.tokenizer)
         state = self._initial_states.state(key, spec, term, past.committed, text)
@@ -127,7 +120,7 @@ class LiveSessions:
             driver.name, state.config, model=spec.model, traceparent=parent
         )
         self._cap(driver)
-        driver.feed(Begin(driver.now()))
+        driver.begin()
         self._share_out()
         place.keep()
         if self.draining:
@@ -139,7 +132,7 @@ class LiveSessions:
         alone = self.get(key.name)
         drivers = [alone] if alone is not None else self.completions(key)
         for driver in drivers:
-            driver.feed(AbortRequested(driver.now()))
+            driver.abort()
         return bool(drivers)
 
     def hand_over(self) -> list[asyncio.Future[object]]:
@@ -151,18 +144,18 @@ class LiveSessions:
         """A worker is gone, and these of them with it."""
         for name in sessions:
             if driver := self.get(name):
-                driver.feed(WorkerLost(driver.now(), role, worker, reason))
+                driver.lost(worker, role, reason)
 
     def stood_still(self, seconds: float) -> None:
         """This process stalled, which they do not count."""
         for driver in self.drivers():
-            driver.feed(StoodStill(driver.now(), seconds))
+            driver.stood_still(seconds)
 
     def ask_again(self) -> None:
         """Wake those that wait for a worker; the others have nothing to ask for."""
         for driver in self.drivers():
             if driver.state.lacks_worker:
-                driver.feed(Tick(driver.now()))
+                driver.wake()
 
     @property
     def waiting(self) -> int:
@@ -186,7 +179,7 @@ class LiveSessions:
     def _ask_soon(self, name: str) -> None:
         """Let a session that waits for a verifier ask for it, behind what happens now."""
         if (driver := self.get(name)) is not None:
-            asyncio.get_running_loop().call_soon(lambda: driver.feed(Tick(driver.now())))
+            asyncio.get_running_loop().call_soon(driver.wake)
 
     def _share_out(self) -> None:
         """Tell every session when the load changes how much speculation it allows."""
@@ -195,12 +188,12 @@ class LiveSessions:
             for driver in self.drivers():
                 self._cap(driver)
 
-    def _cap(self, driver: SessionDriver) -> None:
+    def _cap(self, driver: Driver) -> None:
         window = int(self._speculation * driver.state.config.window)
         if driver.state.cap is not None or self._speculation < 1:
-            driver.feed(Capped(driver.now(), window))
+            driver.cap(window)
 
-    def _forget(self, driver: SessionDriver, place: Reservation) -> None:
+    def _forget(self, driver: Driver, place: Reservation) -> None:
         if self.get(driver.name) is driver:
             del self._drivers[driver.name]
             _leave_record(driver, place.record)
@@ -216,7 +209,7 @@ class LiveSessions:
             )
 
 
-def _leave_record(driver: SessionDriver, record: Record | None) -> None:
+def _leave_record(driver: Driver, record: Record | None) -> None:
     """Count on what the session leaves in the store, unless another orchestrator has it now."""
     error = driver.output.error
     if record is not None and not isinstance(error, Fenced | DataLoss):
