@@ -9,7 +9,14 @@ from functools import partial
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
-from orchestrator.core.events import AbortRequested, Begin, Capped, StoodStill, Tick, WorkerLost
+from orchestrator.core.events import (
+    AbortRequested,
+    Begin,
+    Capped,
+    StoodStill,
+    Tick,
+    WorkerLost,
+)
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder

@@ -6,7 +6,8 @@ counted by its own orchestrator alone, so the figures of all add up.
 
 from __future__ import annotations
 
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
+from orchestrator.steering.config import Phase
 
 
 def queued_tokens(state: State) -> int:

@@ -17,7 +17,6 @@ from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import (
     Action,
-    Commit,
     Discarded,
     DraftArrived,
     Emit,
@@ -35,7 +34,7 @@ from orchestrator.core.events import (
     WorkerLost,
     WorkerOpened,
 )
-from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_request, of_resume
 from orchestrator.recorder.demand import decodes_plainly, queued_tokens, wants_drafts
 from orchestrator.recorder.meters import Meters
@@ -43,6 +42,8 @@ from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.config import Phase, SessionConfig
+from orchestrator.steering.rounds import Commit
 from services.contract.states import Fate
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from orchestrator.core.events import OpenOnWorker, RoundRecord, SendVerify, WorkerOpened
+from orchestrator.core.events import OpenOnWorker, SendVerify, WorkerOpened
 from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_round
+from orchestrator.steering.rounds import RoundRecord
 from services.contract.types import Role, Verify
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import ChildSpans, child_of

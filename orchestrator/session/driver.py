@@ -23,10 +23,8 @@ from orchestrator.core import rounds
 from orchestrator.core.events import (
     AbortRequested,
     Action,
-    Commit,
     Discarded,
     Emit,
-    Ending,
     Event,
     Finish,
     NeedWorker,
@@ -37,14 +35,12 @@ from orchestrator.core.events import (
     SendToDrafter,
     SendVerify,
     Suspend,
-    SuspendReason,
     Tick,
     WorkerAttached,
     WorkerLost,
 )
-from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.ports import (
@@ -61,6 +57,9 @@ from orchestrator.session.spec import SessionSpec
 from orchestrator.session.stored_text import end_of
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
+from orchestrator.steering.config import Phase
+from orchestrator.steering.logprobs import new_rows, rows_fit
+from orchestrator.steering.rounds import Commit, Ending, SuspendReason
 from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import SessionEvent

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import (
-    SMALL_TREE,
-    SMALL_TREE_DEPTH,
-    SMALL_TREE_WIDTH,
-    SessionConfig,
-    State,
-    largest_block,
-)
+from orchestrator.core.state import State
 from orchestrator.session.offered_model import OfferedModel
 from orchestrator.session.options import Options
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.tenants import cache_scope, phrase_scope
+from orchestrator.steering.config import (
+    SMALL_TREE,
+    SMALL_TREE_DEPTH,
+    SMALL_TREE_WIDTH,
+    SessionConfig,
+    largest_block,
+)
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
 

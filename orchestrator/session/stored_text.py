@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from orchestrator.core.events import Ending, SuspendReason
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
 from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredSession
@@ -13,6 +12,7 @@ from orchestrator.session.round_records import load_round
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import load_spec
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending, SuspendReason
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.errors import (
     DataLoss,
@@ -55,7 +55,8 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        totals.add(load_round(one).record)
+        for record in load_round(one).records:
+            totals.add(record)
         yield None
     lengths = stored.prompt_len, stored.committed_len
     yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)

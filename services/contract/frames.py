@@ -61,6 +61,16 @@ class DraftName(NamedTuple):
 NO_NAME = DraftName()
 
 
+def draft_key(term: int, name: DraftName) -> int:
+    """The counter that a draft's draws are keyed by: 16 bits of term, 16 of opening, 32 of number.
+
+    Of a session no two drafts have the same one. Raises ValueError for a number beyond its bits.
+    """
+    if term >> 16 or name.opening >> 16 or name.number >> 32:
+        raise ValueError("term and openings below 65536, numbers of drafts below 2 ** 32")
+    return term << 48 | name.opening << 32 | name.number
+
+
 def pack(kind: str, numbers: Iterable[Any]) -> bytes:
     """A column of numbers; `kind` is a type code of `array` (B, H, h, I, Q, f)."""
     column = array(kind, numbers)
