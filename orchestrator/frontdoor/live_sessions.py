@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
@@ -17,10 +18,12 @@ from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
-from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
+from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey, Workers
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
+from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.ports import Hub
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import DataLoss, Draining, Fenced, Impossible
@@ -43,6 +46,21 @@ class Past:
 _NONE = Past()
 
 
+class _Common(TypedDict):
+    """What drivers of every protocol are given."""
+
+    workers: Workers
+    store: SessionKeeper
+    recorder: Recorder
+    on_end: Callable[[Driver], None]
+    beyond: Beyond
+    logprobs_kept: int
+    company: Callable[[], Collection[str]]
+    line: WaitingLine
+    clock: Callable[[], float]
+    home: str
+
+
 class LiveSessions:
     """Drivers by the names of their sessions' keys. All methods belong to the event loop."""
 
@@ -56,8 +74,12 @@ class LiveSessions:
         initial_states: InitialStates,
         clock: Callable[[], float],
         on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
+        hub: Hub | None = None,
     ) -> None:
-        """`on_costly` is told of formats that took a session of a tenant too much."""
+        """`on_costly` is told of formats that took a session of a tenant too much.
+
+        `hub`: there where verifiers run the sessions.
+        """
         self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
@@ -67,6 +89,7 @@ class LiveSessions:
         self._speculation = 1.0
         self._ended = SpecTotals()
         self.draining = False
+        self._hub = hub
 
     def __len__(self) -> int:
         return len(self._drivers)
@@ -97,27 +120,10 @@ class LiveSessions:
     ) -> Driver:
         """Begin a session, which `keeper` stores, or go on with one that is stored."""
         text = past.text or spec.text_stream(self._target.tokenizer)
-        state = self._initial_states.state(key, spec, term, past.committed, text)
-        driver = SessionDriver(
-            key,
-            spec,
-            state,
-            text,
-            record,
-            workers=self._pool,
-            store=keeper,
-            recorder=self._recorder,
-            on_end=lambda ended: self._forget(ended, place),
-            beyond=past.beyond,
-            logprobs_kept=self._options.logprobs_kept,
-            company=partial(self._company, spec, key.tenant),
-            line=self._line,
-            clock=self._clock,
-            home=past.home,
-        )
+        driver = self._driver(key, spec, record, term, place, keeper, past, text)
         self._drivers[driver.name] = driver
         self._recorder.start_generate(
-            driver.name, state.config, model=spec.model, traceparent=parent
+            driver.name, driver.state.config, model=spec.model, traceparent=parent
         )
         self._cap(driver)
         driver.begin()
@@ -126,6 +132,37 @@ class LiveSessions:
         if self.draining:
             driver.hand_over(leaving())
         return driver
+
+    def _driver(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        record: NewSession,
+        term: int,
+        place: Reservation,
+        keeper: SessionKeeper,
+        past: Past,
+        text: TextStream,
+    ) -> Driver:
+        """Who leads it, by the protocol of new sessions."""
+        begun = key, spec, term, past.committed, text
+        common: _Common = {
+            "workers": self._pool,
+            "store": keeper,
+            "recorder": self._recorder,
+            "on_end": lambda ended: self._forget(ended, place),
+            "beyond": past.beyond,
+            "logprobs_kept": self._options.logprobs_kept,
+            "company": partial(self._company, spec, key.tenant),
+            "line": self._line,
+            "clock": self._clock,
+            "home": past.home,
+        }
+        if self._hub is None:
+            state = self._initial_states.state(*begun)
+            return SessionDriver(key, spec, state, text, record, **common)
+        steered = self._initial_states.steered(*begun)
+        return SteeredDriver(key, spec, steered, text, record, hub=self._hub, **common)
 
     def abort(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""
@@ -199,7 +236,8 @@ class LiveSessions:
             _leave_record(driver, place.record)
             place.leave()
             self._share_out()
-            self._initial_states.learn(driver.key, driver.state)
+            if isinstance(driver, SessionDriver):
+                self._initial_states.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
             if driver.given_up is not None and driver.given_up.costly:
                 self._on_costly(driver.spec.sampling.response_format, driver.key.tenant)

@@ -137,7 +137,7 @@ class SteeredDriver:
         self._recorder, self._on_end = recorder, on_end
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
-        self._draining = False
+        self._draining = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         line, fingerprint = line or WaitingLine(), stored.target_fingerprint
@@ -401,9 +401,11 @@ class SteeredDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._placing.leave()
-        self._hub.leave(self._handle)
-        self._on_end(self)
+        if not self._closed:
+            self._closed = True
+            self._placing.leave()
+            self._hub.leave(self._handle)
+            self._on_end(self)
 
 
 def _lost(at: float, role: Role, worker: str, gone: SessionGone) -> WorkerLost:
