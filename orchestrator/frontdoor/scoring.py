@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.session.logprobs import PackedRow, pack_row
 from orchestrator.steering.config import Limits
+from orchestrator.steering.logprobs import new_rows, rows_fit
 from services.contract.errors import (
     DeadlinePassed,
     Draining,
