@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
+from threading import Barrier
 from typing import Any, ClassVar
 
 import torch
@@ -221,7 +222,17 @@ def shared_out(multiply: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 @cache
 def _workers(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "rows")
+    """Each with one thread of torch's: with more of them than cores OpenMP's waits get longer."""
+    pool = ThreadPoolExecutor(threads, "rows", initializer=_alone)
+    started = Barrier(threads)
+    list(pool.map(lambda _: started.wait(), range(threads)))
+    torch.set_num_threads(threads)
+    return pool
+
+
+def _alone() -> None:
+    torch.get_num_threads()  # Else the first operation here sets what is set for all.
+    torch.set_num_threads(1)
 
 
 class ByteLinear(PackedLinear):
