@@ -223,14 +223,14 @@ def shared_out(multiply: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 @cache
 def _workers(threads: int) -> ThreadPoolExecutor:
     """Each with one thread of torch's: with more of them than cores OpenMP's waits get longer."""
-    pool = ThreadPoolExecutor(threads, "rows", initializer=_alone)
+    pool = ThreadPoolExecutor(threads, "rows", initializer=_with_one_thread)
     started = Barrier(threads)
     list(pool.map(lambda _: started.wait(), range(threads)))
     torch.set_num_threads(threads)
     return pool
 
 
-def _alone() -> None:
+def _with_one_thread() -> None:
     torch.get_num_threads()  # Else the first operation here sets what is set for all.
     torch.set_num_threads(1)
 
