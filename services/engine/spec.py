@@ -39,7 +39,6 @@ class ModelSpec:
     dtype: str = "float32"
     device: str = "cpu"
     threads: int | None = None
-    fewer_threads: bool = False
     kv_capacity_tokens: int | None = None
     max_context: int | None = None
     cache_dir: Path | None = None
@@ -51,3 +50,4 @@ class ModelSpec:
     execution: Execution = "eager"
     batch_invariant: bool | None = False
     judged: bool = False
+    fewer_threads: bool = False

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+import torch
 from transformers import LlamaConfig
 
+from services.contract.errors import StartError
 from services.engine.limits import affordable_tokens, free_memory, max_context
+from services.engine.threads import pin
 
 
 def config(**rope):
@@ -40,3 +46,18 @@ def test_a_control_group_limits_the_free_memory(tmp_path, monkeypatch):
     assert free_memory() == 4500
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory() > 3000
+
+
+def test_pinning_sets_threads_and_cpus():
+    threads, cpus = torch.get_num_threads(), os.sched_getaffinity(0)
+    try:
+        pin(1, {min(cpus)})
+        assert torch.get_num_threads() == 1
+        assert os.sched_getaffinity(0) == {min(cpus)}
+    finally:
+        pin(threads, cpus)
+
+
+def test_a_cpu_that_is_not_there_is_named():
+    with pytest.raises(StartError, match="99999"):
+        pin(cpus=[99999])

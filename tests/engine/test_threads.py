@@ -1,8 +1,7 @@
-"""Which cores a model runs on, in how many threads, and that no bit depends on how many."""
+"""In how many threads a model runs, and that no bit depends on how many."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -43,21 +42,12 @@ class Machine:
         return self.now
 
 
-def test_pinning_sets_threads_and_cpus() -> None:
-    known, cpus = torch.get_num_threads(), os.sched_getaffinity(0)
-    try:
-        threads.pin(1, {min(cpus)})
-        assert torch.get_num_threads() == 1
-        assert os.sched_getaffinity(0) == {min(cpus)}
-        torch.set_num_threads(4)
-        assert threads.available() == 1
-    finally:
-        threads.pin(known, cpus)
-
-
-def test_a_cpu_that_is_not_there_is_named() -> None:
-    with pytest.raises(StartError, match="99999"):
-        threads.pin(cpus=[99999])
+def test_there_is_a_core_for_each_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(4)
+    monkeypatch.setattr(threads, "available_cores", lambda: (0, 3))
+    assert threads.available() == 2
+    torch.set_num_threads(1)
+    assert threads.available() == 1
 
 
 @pytest.mark.parametrize(
