@@ -78,8 +78,6 @@ def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSetting
         method=drafting,
         target=verifier.target,
         worker_id=f"{verifier.worker_id}-drafter",
-        # Which cores and how many threads there are is the verifier's.
-        cpus=(),
         **(head if "eagle" in names else {"draft": None, "draft_base": None}),
     )
 

@@ -144,10 +144,7 @@ class ClusterOptions(Models):
     )
     drafters: int = option("How many drafters.", 1, ge=0)
     verifier_threads: int | None = option(
-        "Threads of each of a verifier's processes; left out: the native engine on its cores "
-        "measures how many are fast, else one a core.",
-        None,
-        ge=1,
+        "Threads of each of a verifier's processes; left out: its share of the cores.", None, ge=1
     )
     drafter_threads: int | None = option(
         "Threads of each drafter with a model; left out: one.", None, ge=1
@@ -313,8 +310,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     split = options.tensor_parallel
     given = _of(options, "target", "engine", "execution", "batch_invariant", "tensor_parallel")
     given |= {"dtype": options.number_format_told, **_device(options, "verifier", index)}
-    measures = options.engine == "native" and given.get("device", "cpu") == "cpu"
-    given |= _threads(cores, options.verifier_threads, options.pin, split, measures=measures)
+    given |= _threads(cores, options.verifier_threads, options.pin, split)
     if options.beside:
         given |= {"drafting": _method_beside(options), "ngrams": options.ngram_file}
         given |= _of(options, "skip_mask", "lookahead")
@@ -375,24 +371,15 @@ def _device(options: ClusterOptions, role: str, index: int) -> Given:
     return {"device": device, "memory_share": SHARES[role] if shared else None}
 
 
-def _threads(
-    cores: Sequence[int],
-    threads: int | None,
-    pin: bool,
-    split: int = 1,
-    *,
-    measures: bool = False,
-) -> Given:
+def _threads(cores: Sequence[int], threads: int | None, pin: bool, split: int = 1) -> Given:
     """One thread per core, on those cores; a number of threads asked for goes unpinned.
 
-    `split`: processes that share the cores, each with so many threads. `measures`: the process
-    finds out itself how many of its cores are of use.
+    `split`: processes that share the cores, each with so many threads.
     """
     if threads is not None:
         return {"threads": threads}
     pinned = ",".join(str(core) for core in cores) if pin else None
-    each = None if measures and pin else max(1, len(cores) // split)
-    return {"threads": each, "cpus": pinned}
+    return {"threads": max(1, len(cores) // split), "cpus": pinned}
 
 
 def _worker(options: ClusterOptions, site: Site, name: str, given: Given) -> ProcessSpec:

@@ -26,7 +26,6 @@ class ModelSpec:
     of a head, where that is not found by the name the head gives. `kv_capacity_tokens` None: what a
     cautious share of the free memory holds. `cache_dir`: where digests are kept, and weights that
     were converted.
-    `fewer_threads`: of the threads that there would be as few as a step is fast with; measured.
     `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
@@ -50,4 +49,3 @@ class ModelSpec:
     execution: Execution = "eager"
     batch_invariant: bool | None = False
     judged: bool = False
-    fewer_threads: bool = False

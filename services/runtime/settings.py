@@ -165,12 +165,7 @@ class WorkerSettings(ServingSettings):
         description="number format of the model; auto: the fastest one here, that is bfloat16 on a "
         "GPU and where a CPU multiplies it, else float16; int8: weights alone, on CPUs",
     )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="threads of the model; left out: on CPUs a verifier with the native engine "
-        "measures how many are fast",
-    )
+    threads: int | None = Field(None, ge=1, description="threads of the model")
     cpus: Numbers = Field((), description="run the model on these cores only, joined by commas")
     cache_dir: Path | None = Field(None, description="folder for converted weights")
     synthetic: Path | None = Field(

@@ -53,7 +53,7 @@ def run(settings: VerifierSettings) -> int:
 
 
 def load_engine(settings: VerifierSettings, others: Ranks | None = None) -> Engine:
-    """The target's engine; warm on a device. Raises `StartError`."""
+    """The target's engine, with the settings' threads; warm on a device. Raises `StartError`."""
     engine = start.load(_model_spec(settings), others)
     if settings.device != "cpu":
         warm_up(engine)
@@ -122,7 +122,6 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         dtype=start.chosen_format(settings.dtype, settings.device, settings.engine),
         device=settings.device,
         threads=settings.threads,
-        fewer_threads=settings.threads is None and settings.device == "cpu",
         kv_capacity_tokens=settings.kv_capacity_tokens,
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,

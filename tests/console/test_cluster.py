@@ -54,7 +54,7 @@ def test_without_a_draft_model_the_verifier_has_every_core(site):
     for options in (ClusterOptions("big"), ClusterOptions("big", drafters=0)):
         [verifier] = map(settings_of, worker_specs(options, site))
         assert (verifier.target, verifier.dtype) == ("big", "float32")
-        assert (verifier.threads, verifier.cpus) == (None, (0, 1))
+        assert (verifier.threads, verifier.cpus) == (2, (0, 1))
 
 
 def test_n_grams_are_drafted_beside_the_verifier(site):
@@ -88,7 +88,7 @@ def test_several_verifiers_draft_beside_where_they_are_told_to(site):
 def test_a_draft_model_has_a_core_of_its_own(site):
     options = ClusterOptions(target="big", draft="small", dtype="bfloat16")
     verifier, drafter = map(settings_of, worker_specs(options, site))
-    assert (verifier.threads, verifier.cpus) == (None, (0,))
+    assert (verifier.threads, verifier.cpus) == (1, (0,))
     assert (drafter.threads, drafter.cpus) == (1, (1,))
     assert (drafter.draft, drafter.dtype) == ("small", "auto")
     assert drafter.method_names == ("ngram", "model")
@@ -128,9 +128,8 @@ def head(tmp_path):
 def test_a_head_drafts_beside_the_states_that_it_needs(site, head):
     [spec] = worker_specs(ClusterOptions("big", draft=head, dtype="bfloat16"), site)
     verifier = settings_of(spec)
-    assert (verifier.cpus, verifier.dtype) == ((0, 1), "bfloat16")
+    assert (verifier.threads, verifier.dtype) == (2, "bfloat16")
     drafter = drafter_settings(flags_of(spec), verifier)
-    assert drafter.cpus == ()
     assert drafter.method_names == ("ngram", "eagle")
     assert (drafter.draft, drafter.draft_base, drafter.dtype) == (head, "big", "auto")
     assert describe(ClusterOptions("big", draft=head)).endswith(f"ngram,eagle ({head}), too")

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine import threads
 from services.engine.budgeted import BudgetedEngine
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.checkpoint.fingerprint import combine, model_fingerprint
@@ -31,6 +30,7 @@ from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
 from services.engine.stages import stage
+from services.engine.threads import pin
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
@@ -101,7 +101,7 @@ class NativeEngine(BudgetedEngine):
         Raises StartError, one line, for a missing or broken file, an architecture that is
         not supported, or a failed self-check.
         """
-        threads.pin(threads.available() if spec.fewer_threads else spec.threads)
+        pin(spec.threads)
         loaded = load_model(spec, apart=not spec.differentiable)
         engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
         engine._start(spec)
@@ -110,7 +110,7 @@ class NativeEngine(BudgetedEngine):
     @classmethod
     def taking(cls, model: Any, spec: ModelSpec) -> NativeEngine:
         """An engine on this very model, which it prepares and checks: no copy of it."""
-        threads.pin(spec.threads)
+        pin(spec.threads)
         engine = cls(model, spec)
         engine._start(spec)
         return engine
@@ -148,30 +148,9 @@ class NativeEngine(BudgetedEngine):
             invariant=self.batch_invariant,
         )
         bits = self._bits() if self.batch_invariant else ""
-        if spec.fewer_threads:
-            self._choose_threads(bits)
         # Where nobody asked for it, sessions may move between CPUs that round otherwise.
         if spec.batch_invariant:
             self.fingerprint = combine(self.fingerprint, bits)
-
-    def _choose_threads(self, bits: str) -> None:
-        """Take fewer threads where a step is faster with them, and each bit the same."""
-        stage("measures with how many threads a step is fast")
-        most, cache = torch.get_num_threads(), PagedCache(PagedBudget(1, self.budget.layers), 1)
-
-        def step() -> None:
-            self.forward([Segment(cache, [0])])
-            cache.rollback(0)
-
-        if threads.choose(step) == most or not self.batch_invariant:
-            return
-        try:
-            alike = self._bits() == bits
-        except StartError:
-            alike = False
-        if not alike:
-            logger.warning("%s: %d threads, as fewer give other bits", self.model_id, most)
-            threads.pin(most)
 
     def _bits(self) -> str:
         """What tells workers apart that would write different texts."""

@@ -14,7 +14,6 @@ Attention is made in one way for all, as `Steady` says: see `steadiness` and `pa
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -54,10 +53,10 @@ _Known = dict[int, int | None]
 class InvariantLinear(PackedLinear):
     """What goes before a packed linear module's own class to make its rows invariant."""
 
-    _measured: ClassVar[dict[tuple[Any, ...], dict[int, tuple[_Known, _Known]]]] = {}
-    """See `_known`, by the shape of the weights and the number of threads."""
+    _measured: ClassVar[dict[tuple[Any, ...], tuple[_Known, _Known]]] = {}
+    """See `_known`, by the shape of the weights."""
     _tiles: ClassVar[dict[tuple[Any, ...], int]] = {}
-    """Rows of a tile, by the shape of the weights and the number of threads."""
+    """Rows of a tile, by the shape of the weights."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
@@ -129,7 +128,7 @@ class InvariantLinear(PackedLinear):
 
         StartError where a row's bits depend on its place in all of them.
         """
-        key = *self._shape, torch.get_num_threads()
+        key = self._shape
         if key not in self._tiles:
             found = next((tile for tile in TILES if self._places_alike(tile)), None)
             if found is None:
@@ -164,17 +163,13 @@ class InvariantLinear(PackedLinear):
             self._measure(range(1, _FEW + 1) if count <= _FEW else (count,), adds=adds)
         return known[count]
 
-    @property
+    @cached_property
     def _known(self) -> tuple[_Known, _Known]:
         """Rows of zeros to put behind so many rows, and the same where something is added.
 
-        None: no number will do. With another number of threads a kernel may be another one.
+        None: no number will do.
         """
-        return self._by_threads[torch.get_num_threads()]
-
-    @cached_property
-    def _by_threads(self) -> dict[int, tuple[_Known, _Known]]:
-        return self._measured.setdefault(self._shape, defaultdict(lambda: ({}, {})))
+        return self._measured.setdefault(self._shape, ({}, {}))
 
     @cached_property
     def _shape(self) -> tuple[Any, ...]:
