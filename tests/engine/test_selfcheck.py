@@ -283,6 +283,18 @@ def test_weights_that_are_no_numbers_end_the_start(monkeypatch, value, dtype):
         NativeEngine.from_model(model, spec=ModelSpec("llama", dtype=dtype))
 
 
+def test_many_rows_of_fp16_are_shared_out_and_the_same(monkeypatch):
+    if not number_formats.cpu().half:
+        pytest.skip("this CPU has no FBGEMM")
+    packed = packing.HalfLinear(torch.nn.Linear(576, 192))
+    rows = torch.randn(3, 97, 576)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = packed(rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    with torch.inference_mode():
+        assert torch.equal(packed(rows), alone)
+
+
 def test_weights_are_not_rounded_where_nothing_multiplies_them(monkeypatch):
     told(monkeypatch, int8=False)
     with pytest.raises(StartError, match="dtype int8 needs FBGEMM, which this CPU has not"):

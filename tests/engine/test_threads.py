@@ -1,4 +1,4 @@
-"""In how many threads a model runs, and that no bit depends on how many."""
+"""No bit depends on how many threads there are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from services.engine.native import NativeEngine, packing
-from services.engine.number_formats import cpu
+from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model
@@ -47,20 +46,3 @@ def rows_of(made: NativeEngine) -> torch.Tensor:
     rows = torch.cat([made.forward([piece])[0] for piece in pieces])
     cache.free()
     return rows
-
-
-def test_many_rows_of_fp16_are_shared_out_and_the_same() -> None:
-    if not cpu().half:
-        pytest.skip("this CPU has no FBGEMM")
-    packed = packing.HalfLinear(torch.nn.Linear(576, 192))
-    rows = torch.randn(3, 97, 576)
-    torch.set_num_threads(1)
-    alone = packed(rows)
-    torch.set_num_threads(3)
-    with torch.inference_mode():
-        assert torch.equal(packed(rows), alone)
-    assert torch.get_num_threads() == 3
-    there = packing.shared_out(
-        lambda part: part.new_full(part.shape, torch.get_num_threads()), rows
-    )
-    assert there.eq(1).all(), "each has one of its own"

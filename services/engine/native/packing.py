@@ -37,7 +37,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
-from threading import Barrier
 from typing import Any, ClassVar
 
 import torch
@@ -222,17 +221,7 @@ def shared_out(multiply: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 @cache
 def _workers(threads: int) -> ThreadPoolExecutor:
-    """Each with one thread of torch's: with more of them than cores OpenMP's waits get longer."""
-    pool = ThreadPoolExecutor(threads, "rows", initializer=_with_one_thread)
-    started = Barrier(threads)
-    list(pool.map(lambda _: started.wait(), range(threads)))
-    torch.set_num_threads(threads)
-    return pool
-
-
-def _with_one_thread() -> None:
-    torch.get_num_threads()  # Else the first operation here sets what is set for all.
-    torch.set_num_threads(1)
+    return ThreadPoolExecutor(threads, "rows")
 
 
 class ByteLinear(PackedLinear):
