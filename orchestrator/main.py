@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
 
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor import vllm_gateway
 from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.authentication import TokensFile, anyone
@@ -23,6 +22,7 @@ from orchestrator.session.options import Options
 from orchestrator.session.ports import Durability
 from orchestrator.session.ranges import MAX_REQUEST_BYTES
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.steering.config import Limits
 from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
 from orchestrator.store.store_health import watch
 from orchestrator.workers.discovery import Subsetting, discover

@@ -37,7 +37,7 @@ class SamplingOptions(TypedDict, total=False):
     """How to sample; what is left out has the server's default."""
 
 '''
-PROTOS = sorted(path.relative_to(ROOT) for path in ROOT.glob("paceline/v1/*.proto"))
+PROTOS = sorted(path.relative_to(ROOT) for path in ROOT.rglob("paceline/**/*.proto"))
 
 
 def generate(target: Path) -> None:
@@ -76,7 +76,7 @@ def _type_of(field: FieldDescriptorProto, maps: Collection[str]) -> str:
 
 def stubs(root: Path) -> dict[Path, str]:
     """The text of every stub under `root`, by relative path."""
-    files = [*sorted(root.glob("paceline/v1/*_pb2*.py*")), root / ARGUMENTS]
+    files = [*sorted(root.glob("paceline/**/*_pb2*.py*")), root / ARGUMENTS]
     return {path.relative_to(root): path.read_text() for path in files}
 
 

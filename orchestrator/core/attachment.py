@@ -26,14 +26,15 @@ from orchestrator.core.events import (
     SendToDrafter,
     StatesArrived,
     Suspend,
-    SuspendReason,
     WorkerAttached,
     WorkerLost,
     WorkerOpened,
 )
 from orchestrator.core.sending import send_at_opening
-from orchestrator.core.state import Attached, Phase, State
+from orchestrator.core.state import Attached, State
 from orchestrator.core.turn import MOST_DOUBLINGS, Turn
+from orchestrator.steering.config import Phase
+from orchestrator.steering.rounds import SuspendReason
 from services.contract.states import row_count
 from services.contract.types import DraftStates, OpenDraft, OpenVerify, Role
 

@@ -6,24 +6,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
 
+from orchestrator.steering.rounds import Commit, Ending, RoundRecord, SuspendReason
 from services.contract.types import (
     CommitDraft,
     Credit,
     Draft,
     DraftStates,
-    FinishReason,
-    LogprobRow,
     OpenDraft,
     OpenVerify,
-    Origin,
     Role,
     States,
     Verdict,
     Verify,
-    VerifyMode,
 )
 
 # --- Events ----------------------------------------------------------------------
@@ -180,85 +175,6 @@ Event = (
 )
 
 # --- Actions ---------------------------------------------------------------------
-
-
-class SuspendReason(Enum):
-    """Why a session stopped before its end. It stays resumable, unless it is for good."""
-
-    NO_VERIFIER = "no verifier could take the session in time"
-    DEADLINE = "the session's deadline passed"
-    DETACHED = "nobody was attached for the grace time"
-    REFUSED = "the verifier refused the session"
-    IMPOSSIBLE = "nobody can go on with the session"
-    COSTLY = "nobody goes on with the session"
-
-    @property
-    def for_good(self) -> bool:
-        """Whether it has ended."""
-        return self in (SuspendReason.IMPOSSIBLE, SuspendReason.COSTLY)
-
-
-class SourceCount(NamedTuple):
-    """Draft tokens of one source, a number of `DraftSource`, and how many were accepted."""
-
-    source: int
-    drafted: int
-    accepted: int
-
-
-class RoundRecord(NamedTuple):
-    """One verification, as statistics, spans and the store see it.
-
-    Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
-    draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
-    nobody will judge any more. `sources` are those that the block had tokens of.
-
-    One that was read from the store has Unix time, zero for what is not kept, and no `mode`
-    where it is not known here.
-    """
-
-    round: int
-    epoch: int
-    base_len: int
-    draft_tokens: int
-    accepted_tokens: int
-    emitted_tokens: int
-    draft_ms: float
-    verify_ms: float
-    queue_ms: float
-    round_ms: float
-    batch_size: int
-    drafter: str
-    verifier: str
-    mode: VerifyMode | None
-    started_at: float
-    ended_at: float
-    discarded_tokens: int = 0
-    bad_q_rows: int = 0
-    near_ties: int = 0
-    rejected: tuple[int, ...] = ()
-    unjudged: tuple[int, ...] = ()
-    sources: tuple[SourceCount, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the output ended."""
-
-    reason: FinishReason
-    matched_text: str = ""
-    matched_token: int | None = None
-
-
-class Commit(NamedTuple):
-    """Tokens that became final in one round: they follow output[:base_len]."""
-
-    record: RoundRecord
-    base_len: int
-    token_ids: tuple[int, ...]
-    origins: tuple[Origin, ...]
-    logprobs: tuple[LogprobRow, ...] = ()
-    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)

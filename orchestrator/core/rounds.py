@@ -35,7 +35,6 @@ from orchestrator.core.events import (
     Detached,
     DraftArrived,
     Emit,
-    Ending,
     Event,
     Finish,
     Persisted,
@@ -43,7 +42,6 @@ from orchestrator.core.events import (
     SendToDrafter,
     StatesArrived,
     StoodStill,
-    SuspendReason,
     Tick,
     VerdictArrived,
     WorkerAttached,
@@ -52,9 +50,11 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import Policy
 from orchestrator.core.sending import send_what_pays
-from orchestrator.core.state import Attached, Phase, SessionConfig, State
+from orchestrator.core.state import Attached, State
 from orchestrator.core.turn import Turn
 from orchestrator.core.verdicts import on_verdict
+from orchestrator.steering.config import Phase, SessionConfig
+from orchestrator.steering.rounds import Ending, SuspendReason
 from services.contract.types import (
     EMPTY_HASH,
     Credit,

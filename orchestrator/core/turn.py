@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.drafts import Piece
-from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
+from orchestrator.core.events import (
+    Action,
+    NeedWorker,
+    Release,
+    SendToDrafter,
+)
 from orchestrator.core.state import State, of_flight, tokens_in
 from services.contract.types import CommitDraft, Role, extend_hash
 

@@ -26,21 +26,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from orchestrator.core.drafting import known_sources, taken_fits
+from orchestrator.core.drafting import taken_fits
 from orchestrator.core.drafts import Piece, after_bonus, depth, drop_front
-from orchestrator.core.events import (
-    Commit,
-    Discarded,
-    Ending,
-    Persist,
-    RoundRecord,
-    SourceCount,
-    VerdictArrived,
-)
-from orchestrator.core.logprobs import rows_fit
+from orchestrator.core.events import Discarded, Persist, VerdictArrived
 from orchestrator.core.pacing import FinishedRound
-from orchestrator.core.state import Block, Phase, SessionConfig, State
+from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
+from orchestrator.steering.config import Phase, SessionConfig
+from orchestrator.steering.logprobs import rows_fit
+from orchestrator.steering.rounds import Commit, Ending, RoundRecord, SourceCount
+from orchestrator.steering.sources import known_sources
 from services.contract.top_rows import fits
 from services.contract.types import (
     DraftTree,
@@ -233,7 +228,7 @@ def _commit(
         sources=_by_source(block.piece, verdict),
     )
     logprobs = verdict.logprobs[: len(tokens)]
-    return Commit(record, len(turn.state.committed), tokens, origins, logprobs, ending)
+    return Commit((record,), len(turn.state.committed), tokens, origins, logprobs, ending)
 
 
 def _rejected(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:

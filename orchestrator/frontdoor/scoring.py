@@ -2,7 +2,8 @@
 
     each continuation    a session of context and continuation, which closes itself
     a call               at most `AT_ONCE` of them at a time, all on one verifier: there they share
-                         the context's K/V, as completions of one prompt do
+                         the context's K/V, as completions of one prompt do, and what is scored is
+                         closed behind the next one, which takes it over
     a lost verifier      the next attempt goes to another one; what was told is told again
 
 All in the same steps as blocks and prompts: to the verifier they are prompts.
@@ -16,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import Limits
 from orchestrator.session.logprobs import PackedRow, pack_row
+from orchestrator.steering.config import Limits
+from orchestrator.steering.logprobs import new_rows, rows_fit
 from services.contract.errors import (
     DeadlinePassed,
     Draining,
@@ -167,6 +168,7 @@ class Scoring:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            call.end()
 
     def on_event(self, worker: str, session: str, event: object) -> None:
         """A verifier says something of a session that may be one of these."""
@@ -190,17 +192,19 @@ class Scoring:
     async def attempt(
         self, name: str, worker: WorkerDescription, wanted: Scored, parent: str
     ) -> list[PackedRow]:
-        """The rows of a text by one verifier. Raises Lost."""
+        """The rows of a text by one verifier, which is to be released then. Raises Lost."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         attempt = Attempt(worker.worker_id, wanted, worker.vocab_size, done)
         self._attempts[name] = attempt
         try:
             self.verifiers.send(attempt.worker, name, _opening(name, wanted, parent))
             await self._until_done(attempt)
-            return attempt.rows
+        except BaseException:
+            self.verifiers.release(attempt.worker, name)
+            raise
         finally:
             del self._attempts[name]
-            self.verifiers.release(attempt.worker, name)
+        return attempt.rows
 
     async def _until_done(self, attempt: Attempt) -> None:
         """Wait, for as long as its verifier says something, of this one or of another."""
@@ -227,6 +231,8 @@ class _Call:
         self._worker: WorkerDescription | None = None
         self._fingerprint = ""
         self._left: set[str] = set()
+        self._scored: tuple[str, str] | None = None
+        """Worker and name of the last text that was scored, which keeps the context there."""
 
     async def score(self, wanted: Scored) -> list[PackedRow]:
         """The rows of one text."""
@@ -239,15 +245,25 @@ class _Call:
                 worker = await self._find(wanted, busy, until)
                 name = f"{self._tenant}/score/{secrets.token_hex(8)}"
                 try:
-                    return await self._scoring.attempt(name, worker, wanted, self._traceparent)
+                    rows = await self._scoring.attempt(name, worker, wanted, self._traceparent)
                 except Lost as lost:
                     self._leave(worker)
                     busy, failures = str(lost) if lost.busy else "", failures + (not lost.busy)
                     if failures >= self._scoring.limits.worker_attempts:
                         reason = f"{failures} verifiers failed, at last: {lost}"
                         raise NoWorker(reason) from None
+                else:
+                    self.end()
+                    self._scored = worker.worker_id, name
+                    return rows
                 if busy:
                     await asyncio.sleep(ASK_AGAIN)
+
+    def end(self) -> None:
+        """The context need not be kept any more by what was scored."""
+        if self._scored is not None:
+            self._scoring.verifiers.release(*self._scored)
+        self._scored = None
 
     async def _find(self, wanted: Scored, busy: str, until: float) -> WorkerDescription:
         """The verifier of this call; a new one where there is none. Waits for room.

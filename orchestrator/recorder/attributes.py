@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from opentelemetry.util.types import AttributeValue
 
-from orchestrator.core.events import RoundRecord
-from orchestrator.core.state import SessionConfig
+from orchestrator.steering.config import SessionConfig
+from orchestrator.steering.rounds import RoundRecord
 from services.runtime.telemetry import names
 
 Attributes = dict[str, AttributeValue]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from orchestrator.core.events import RoundRecord
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import RoundRecord
 from services.contract.states import Fate
 from services.contract.types import DraftSource, VerifyMode
 from services.runtime.telemetry import Telemetry, names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending, RoundRecord
 from services.contract.types import LogprobRow, Origin
 
 

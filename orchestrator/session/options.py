@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing import DEFAULT_POLICY
-from orchestrator.core.state import Limits
 from orchestrator.session.output import LOGPROBS_KEPT
+from orchestrator.steering.config import Limits
 
 
 @dataclass(frozen=True, slots=True)

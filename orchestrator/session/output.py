@@ -14,8 +14,8 @@ from enum import Enum
 from itertools import chain, islice
 from typing import NamedTuple
 
-from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.session.logprobs import PackedRow
+from orchestrator.steering.rounds import Ending, RoundRecord
 from services.contract.errors import DataLoss, OffsetOutOfRange, PacelineError
 from services.contract.types import EMPTY_HASH, Origin, extend_hash
 from services.runtime.news import News

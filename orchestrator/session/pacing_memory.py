@@ -16,7 +16,8 @@ from random import Random
 from typing import NamedTuple
 
 from orchestrator.core.pacing import Experience, Marginal, Policy, told_by
-from orchestrator.core.state import SessionConfig, State
+from orchestrator.core.state import State
+from orchestrator.steering.config import SessionConfig
 from services.contract.types import StepTime, VerifyMode
 
 # The drafting method, the rule, and whether drafts are trees. Requests can only name

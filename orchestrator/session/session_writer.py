@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from orchestrator.core.events import Commit, Ending
 from orchestrator.session.ports import End, GivenUp, Memory, NewSession, SessionKeeper, SessionKey
 from orchestrator.session.record_size import stored_size
 from orchestrator.session.round_records import dump_round
+from orchestrator.steering.rounds import Commit, Ending
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
 

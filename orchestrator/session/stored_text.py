@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from orchestrator.core.events import Ending, SuspendReason
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
 from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredSession
@@ -13,12 +12,16 @@ from orchestrator.session.round_records import load_round
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import load_spec
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending, SuspendReason
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.errors import (
     DataLoss,
+    DeadlinePassed,
     FormatTooCostly,
     Impossible,
+    NoWorker,
     OffsetOutOfRange,
+    PacelineError,
     SessionError,
 )
 from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
@@ -55,7 +58,8 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        totals.add(load_round(one).record)
+        for record in load_round(one).records:
+            totals.add(record)
         yield None
     lengths = stored.prompt_len, stored.committed_len
     yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)
@@ -81,6 +85,13 @@ def end_of(given_up: GivenUp) -> SessionError:
     if given_up.costly:
         return FormatTooCostly(f"{SuspendReason.COSTLY.value}: {given_up.reason}")
     return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {given_up.reason}")
+
+
+def stopped(reason: SuspendReason, detail: str) -> PacelineError:
+    """The error of readers of a session that stopped before its end."""
+    message = f"{reason.value}: {detail}" if detail else reason.value
+    kind = DeadlinePassed if reason is SuspendReason.DEADLINE else NoWorker
+    return kind(f"{message}; the session can be resumed")
 
 
 def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from orchestrator.core.events import RoundRecord
+from orchestrator.steering.rounds import RoundRecord
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.state import TextStop
+from orchestrator.steering.config import TextStop
 from orchestrator.text.detokenize import DecodeState, advance
 from orchestrator.text.stops import ROOT, StopMatcher
 from orchestrator.text.tokenizer import Tokenizer

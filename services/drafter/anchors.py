@@ -12,12 +12,51 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from services.contract.states import Fate, OnStates, StateRows, StateShape, row_count
-from services.drafter.protocol import Drafter, SessionKey, TakesStates
-from services.drafter.session import DraftSession
+from services.contract.errors import StartError
+from services.contract.states import (
+    NO_STATES,
+    Fate,
+    OnStates,
+    StateRows,
+    StateShape,
+    row_count,
+)
+from services.drafter.protocol import Drafter, SessionKey, TakesStates, states_needed
 
 _log = logging.getLogger(__name__)
+
+
+class Anchored(Protocol):
+    """A session whose text rows of states may be of.
+
+    `text` begins with the prompt and the `committed_length` tokens of output behind it.
+    """
+
+    prompt_length: int
+    committed_length: int
+
+    @property
+    def text(self) -> Sequence[int]:
+        """Prompt + output."""
+
+    @property
+    def first_epoch(self) -> int:
+        """That of the session's opening."""
+
+    @property
+    def epoch(self) -> int:
+        """The newest one."""
+
+
+def shape_of(drafters: Iterable[Drafter]) -> StateShape:
+    """The states that methods need. Raises StartError unless all that need any need the same."""
+    shapes = {states_needed(drafter) for drafter in drafters} - {NO_STATES}
+    if len(shapes) > 1:
+        raise StartError("method: methods of one drafter need states of different layers")
+    return next(iter(shapes), NO_STATES)
 
 
 class Anchors:
@@ -29,7 +68,7 @@ class Anchors:
         self._on_states = on_states
 
     def give(
-        self, key: SessionKey, session: DraftSession, drafter: Drafter, rows: StateRows
+        self, key: SessionKey, session: Anchored, drafter: Drafter, rows: StateRows
     ) -> bool | None:
         """Whether the method got the rows; None: they are of text to come."""
         placed = place(session, rows, self.shape.width)
@@ -55,7 +94,7 @@ class Anchors:
             self._on_states(fate, len(rows.states))
 
 
-def place(session: DraftSession, rows: StateRows, width: int) -> bool | None:
+def place(session: Anchored, rows: StateRows, width: int) -> bool | None:
     """Whether rows are of a session's text; None: of what may be committed yet."""
     count, tokens = row_count(rows.states, width), rows.tokens
     if not count or rows.position < 0 or len(tokens) not in (0, count):

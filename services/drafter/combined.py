@@ -26,12 +26,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.contract.errors import InvalidRequest
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
+    LATER_FORMATS,
     DraftTree,
     OpenDraft,
     Proposal,
@@ -49,6 +50,7 @@ from services.drafter.protocol import (
     Proposed,
     SessionKey,
     TakesStates,
+    capabilities,
     states_needed,
 )
 
@@ -80,6 +82,48 @@ class Methods:
             members = {name: self._drafters[name] for name in names}
             self._combined[names] = CombinedDrafter(members, self._lengthen)
         return self._combined[names]
+
+    def refusal(self, method: str, mode: VerifyMode) -> str:
+        """Why this method drafts no session of this mode; empty = it does."""
+        drafter = self.find(method)
+        if drafter is None:
+            return f"no method {method!r} here; there is {', '.join(self.names)}"
+        if mode not in drafter.modes:
+            return f"method {method or self.names[0]!r} does not draft in mode {mode.name}"
+        return ""
+
+    def describe(self, worker: WorkerDescription, shape: StateShape) -> WorkerDescription:
+        """`worker` with these methods, and what they are bound to; `shape`: of their states.
+
+        Capabilities: `<method>:sampled` draws its drafts and sends their law, `<method>:tree`
+        drafts several candidates per node, `<method>:states` drafts from states of the target;
+        and which response formats may be sent.
+        """
+        able = tuple(capabilities({name: self._drafters[name] for name in self.names}))
+        worker = replace(
+            worker,
+            methods=self.names,
+            capabilities=(*able, *LATER_FORMATS, *worker.capabilities),
+            state_layers=shape.layers,
+            state_width=shape.width,
+        )
+        for drafter in self._drafters.values():
+            worker = drafter.describe(worker)
+        return worker
+
+
+def propose_each(
+    drafter: Drafter, asks: Sequence[Ask], fail: Callable[[Ask, Exception], None]
+) -> list[Proposed | None]:
+    """All sessions together, or, if that fails, each alone; None for one that failed."""
+    try:
+        proposals = drafter.propose(asks)
+        return [proposal for proposal, _ in zip(proposals, asks, strict=True)]
+    except Exception as error:
+        if len(asks) == 1:
+            fail(asks[0], error)
+            return [None]
+    return [proposal for ask in asks for proposal in propose_each(drafter, [ask], fail)]
 
 
 @dataclass(slots=True)

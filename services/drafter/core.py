@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from services.contract.errors import CallerError, NotFound, Overloaded, StartError, out_of_memory
-from services.contract.states import NO_STATES, OnStates, StateRows, StateShape
+from services.contract.errors import NotFound, Overloaded
+from services.contract.states import OnStates, StateRows
 from services.contract.types import (
     HANDS_OVER,
-    LATER_FORMATS,
     CloseDraft,
     CommitDraft,
     Credit,
@@ -33,27 +32,23 @@ from services.contract.types import (
     Verdict,
     WorkerDescription,
 )
-from services.drafter.anchors import Anchors
-from services.drafter.combined import Methods
+from services.drafter.anchors import Anchors, shape_of
+from services.drafter.combined import Methods, propose_each
 from services.drafter.protocol import (
     Ask,
     Drafter,
     Proposed,
     SessionKey,
-    capabilities,
     states_needed,
     total,
 )
-from services.drafter.refusals import check_open
+from services.drafter.refusals import MOST_TEXT, check_open, told
 from services.drafter.session import DraftSession
 from services.runtime.step_records import OnStep, StepEntry, StepRecord
 from services.runtime.tree_handover import Handover, StateExchange
 
 Emit = Callable[[int, DrafterEvent], None]
 """(link number, event)."""
-
-MOST_TEXT = 1 << 25
-"""Tokens of all texts, as long as they may get: methods without K/V have no other bound."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +93,7 @@ class DrafterCore:
         self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
         self._handover = handover
-        self._anchors = Anchors(_shape(drafters.values()), on_states)
+        self._anchors = Anchors(shape_of(drafters.values()), on_states)
         if handover is not None:
             handover.states.needed = self._anchors.shape
         self._on_step = on_step
@@ -147,9 +142,10 @@ class DrafterCore:
         if known is None or known.session.epoch < opening.epoch:
             self._close(key)
             drafter = self._methods.find(opening.method)
-            if drafter is None or opening.mode not in drafter.modes:
-                self._refuse(key, opening, drafter)
+            if refusal := self._methods.refusal(opening.method, opening.mode):
+                self._refuse(key, opening, refusal)
                 return
+            assert drafter is not None
             self._admit(key, opening, drafter)
         self._emit(key[0], DraftOpened(opening.session, opening.epoch))
 
@@ -259,7 +255,7 @@ class DrafterCore:
         if not ready:
             return True
         started = self._clock()
-        proposals = self._propose(drafter, [_ask(entry) for entry in ready])
+        proposals = propose_each(drafter, [_ask(entry) for entry in ready], self._fail_asked)
         elapsed = self._clock() - started
         pairs = zip(ready, proposals, strict=True)
         served = [(entry, done) for entry, done in pairs if done and not done.waits]
@@ -268,17 +264,6 @@ class DrafterCore:
             self._absorb(entry, proposed, 0.0 if proposed.fed else elapsed / 1e6)
         self._trace(elapsed, served)
         return len(served) > 0 or len(ready) < len(due) or None in proposals
-
-    def _propose(self, drafter: Drafter, asks: list[Ask]) -> list[Proposed | None]:
-        """All sessions together, or, if that fails, each alone; None for a failed one."""
-        try:
-            proposals = drafter.propose(asks)
-            return [proposal for proposal, _ in zip(proposals, asks, strict=True)]
-        except Exception as error:
-            if len(asks) == 1:
-                self._fail(asks[0].key, asks[0].epoch, error)
-                return [None]
-        return [proposal for ask in asks for proposal in self._propose(drafter, [ask])]
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         self._recalled += proposed.recalled
@@ -300,24 +285,17 @@ class DrafterCore:
 
     # --- failures -------------------------------------------------------------
 
-    def _refuse(self, key: SessionKey, opening: OpenDraft, drafter: Drafter | None) -> None:
-        method = opening.method or self._methods.names[0]
-        message = f"method {method!r} does not draft in mode {opening.mode.name}"
-        if drafter is None:
-            message = f"no method {method!r} here; there is {', '.join(self._methods.names)}"
+    def _refuse(self, key: SessionKey, opening: OpenDraft, refusal: str) -> None:
         reason = FailureReason.UNSUPPORTED
-        self._emit(key[0], SessionFailed(opening.session, reason, message, opening.epoch))
+        self._emit(key[0], SessionFailed(opening.session, reason, refusal, opening.epoch))
 
     def _fail(self, key: SessionKey, epoch: int, error: Exception) -> None:
         self._drop(key)
-        reason = _reason(error)
-        message = str(error)
-        if out_of_memory(error):
-            message = "the device has no memory left for this session"
-        elif reason is FailureReason.INTERNAL:
-            _log.error("a draft session failed", exc_info=error)
-            message = f"drafting failed ({type(error).__name__})"
+        reason, message = told(error)
         self._emit(key[0], SessionFailed(key[1], reason, message, epoch))
+
+    def _fail_asked(self, ask: Ask, error: Exception) -> None:
+        self._fail(ask.key, ask.epoch, error)
 
     def _drop(self, key: SessionKey) -> None:
         try:
@@ -345,33 +323,10 @@ class DrafterCore:
     def describe(self) -> WorkerDescription:
         """What this worker is; bound to a model and tokenizer only where a method is.
 
-        Capabilities: `<method>:sampled` draws its drafts and sends their law,
-        `<method>:tree` drafts several candidates per node, `<method>:states` drafts from states
-        of the target, `hands_over`: see `Handover`; and which response formats it may be sent.
+        Capabilities are those of its methods, and `hands_over`: see `Handover`.
         """
-        names = self._methods.names
-        able = tuple(capabilities({name: self._drafters[name] for name in names}))
-        able = (*able, *LATER_FORMATS)
-        if self._handover is not None:
-            able = (*able, HANDS_OVER)
-        worker = replace(
-            self._worker,
-            methods=names,
-            capabilities=able,
-            state_layers=self._anchors.shape.layers,
-            state_width=self._anchors.shape.width,
-        )
-        for drafter in self._drafters.values():
-            worker = drafter.describe(worker)
-        return worker
-
-
-def _shape(drafters: Iterable[Drafter]) -> StateShape:
-    """The states that methods need. Raises StartError unless all that need any need the same."""
-    shapes = {states_needed(drafter) for drafter in drafters} - {NO_STATES}
-    if len(shapes) > 1:
-        raise StartError("method: methods of one drafter need states of different layers")
-    return next(iter(shapes), NO_STATES)
+        able = (HANDS_OVER,) if self._handover is not None else ()
+        return self._methods.describe(replace(self._worker, capabilities=able), self._anchors.shape)
 
 
 def _by_drafter(entries: Sequence[_Entry]) -> Iterator[tuple[Drafter, list[_Entry]]]:
@@ -395,14 +350,3 @@ def _ask(entry: _Entry) -> Ask:
 def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:
     kind, tokens = ("prefill", proposed.fed) if proposed.fed else ("draft", len(proposed.tree))
     return StepEntry(entry.key[1], kind, tokens, traceparent=entry.traceparent)
-
-
-def _reason(error: Exception) -> FailureReason:
-    match error:
-        case Overloaded():
-            return FailureReason.CAPACITY
-        case NotFound():
-            return FailureReason.UNKNOWN_SESSION
-        case CallerError():
-            return FailureReason.INVALID
-    return FailureReason.CAPACITY if out_of_memory(error) else FailureReason.INTERNAL

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
-from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.steering.config import Limits, SessionConfig
 from services.contract import types as t
 
 

@@ -2,7 +2,12 @@
 
 import pytest
 
-from orchestrator.core.events import Capped, OpenOnWorker, SendToDrafter, WorkerLost
+from orchestrator.core.events import (
+    Capped,
+    OpenOnWorker,
+    SendToDrafter,
+    WorkerLost,
+)
 from services.contract.types import Credit, OpenDraft, Role, VerifyMode
 from tests.core.machine import Machine
 

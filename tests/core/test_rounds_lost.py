@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import events, rounds
-from orchestrator.core.events import NeedWorker, Release, Suspend, SuspendReason, Tick, WorkerLost
-from orchestrator.core.state import Phase
+from orchestrator.core.events import (
+    NeedWorker,
+    Release,
+    Suspend,
+    Tick,
+    WorkerLost,
+)
+from orchestrator.steering.config import Phase
+from orchestrator.steering.rounds import SuspendReason
 from services.contract.types import Role, VerifyMode
 from tests.core.machine import Machine
 
@@ -58,7 +65,7 @@ def test_after_each_loss_it_waits_anew_and_the_reason_says_what_was_lost(made, o
         assert made.state.phase is Phase.RUNNING
     made.feed(events.Tick(now + wait))
     [suspended] = made.performed(events.Suspend)
-    assert suspended.reason is events.SuspendReason.NO_VERIFIER
+    assert suspended.reason is SuspendReason.NO_VERIFIER
     assert suspended.detail == f"2 were lost, the last one: {SILENT}"
 
 
@@ -69,7 +76,7 @@ def test_a_full_verifier_is_no_loss_and_does_not_make_the_wait_longer(made: Mach
     assert made.state.phase is Phase.RUNNING
     made.feed(events.Tick(60.0))
     [suspended] = made.performed(events.Suspend)
-    assert suspended.reason is events.SuspendReason.NO_VERIFIER
+    assert suspended.reason is SuspendReason.NO_VERIFIER
     assert suspended.detail == "the last one is full: it says no"
 
 
@@ -82,7 +89,7 @@ def test_losses_between_refusals_are_not_counted_with_them(made: Machine):
         _attach(made, attempt)
         made.feed(_refused(made, attempt))
     [suspended] = made.performed(events.Suspend)
-    assert suspended.reason is events.SuspendReason.REFUSED
+    assert suspended.reason is SuspendReason.REFUSED
     assert suspended.detail == f"{attempts} times, at last: it says no"
 
 
@@ -192,7 +199,7 @@ def test_a_standstill_takes_nothing_from_the_waits_for_workers_and_readers(made:
     made.feed(events.StoodStill(1000.0, 1000.0)).feed(events.Tick(999.9 + limits.verifier_wait))
     assert made.state.phase is Phase.RUNNING
     made.feed(events.Tick(1000.0 + limits.verifier_wait))
-    assert made.performed(events.Suspend)[-1].reason is events.SuspendReason.NO_VERIFIER
+    assert made.performed(events.Suspend)[-1].reason is SuspendReason.NO_VERIFIER
 
 
 # --- given up -----------------------------------------------------------------------

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.core import rounds
-from orchestrator.core.events import DraftArrived, Event, Persisted, Tick
+from orchestrator.core.events import (
+    DraftArrived,
+    Event,
+    Persisted,
+    Tick,
+)
 from orchestrator.core.pacing import FinishedRound
 from services.contract.types import EMPTY_HASH, Draft, DraftTree, VerifyMode, extend_hash
 from tests.core.machine import Count, Machine

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.events import NeedWorker, Tick
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import Phase
+from orchestrator.steering.config import Phase
 from services.contract.types import VerifyMode
 from tests.core.world import Faults, World
 from tests.tries import tries

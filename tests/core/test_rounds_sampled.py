@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.events import DraftArrived, Persist, SendToDrafter, WorkerLost
+from orchestrator.core.events import (
+    DraftArrived,
+    Persist,
+    SendToDrafter,
+    WorkerLost,
+)
 from services.contract import types as t
 from tests.core.machine import Machine
 

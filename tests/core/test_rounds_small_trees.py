@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import make_policy
-from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.core.state import State
+from orchestrator.steering.config import Phase, SessionConfig
 from services.contract import types as t
 from services.contract.top_rows import pack
 from services.drafter.core import DrafterCore

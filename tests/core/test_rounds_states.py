@@ -7,7 +7,8 @@ import pytest
 from orchestrator.core import events, rounds
 from orchestrator.core.drafts import Piece
 from orchestrator.core.pacing import make_policy
-from orchestrator.core.state import Block, SessionConfig, State
+from orchestrator.core.state import Block, State
+from orchestrator.steering.config import SessionConfig
 from services.contract import types as t
 from services.contract.states import NO_STATES, StateShape
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
 from orchestrator.core.pacing.steps import Steps
-from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.core.state import State
+from orchestrator.steering.config import Phase, SessionConfig
 from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter

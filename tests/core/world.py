@@ -23,7 +23,8 @@ from orchestrator.core.pacing import (
     Policy,
     Thompson,
 )
-from orchestrator.core.state import Limits, Phase, SessionConfig, State
+from orchestrator.core.state import State
+from orchestrator.steering.config import Limits, Phase, SessionConfig
 from services.contract.types import (
     CommitDraft,
     Credit,

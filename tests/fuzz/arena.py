@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter

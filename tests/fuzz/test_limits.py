@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import rounds
-from orchestrator.core.events import Begin, Release, Tick, WorkerAttached
+from orchestrator.core.events import (
+    Begin,
+    Release,
+    Tick,
+    WorkerAttached,
+)
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.rounds import EPOCHS_PER_TERM, MOST_RESYNCS, MOST_TERMS, new_session
-from orchestrator.core.state import SessionConfig
+from orchestrator.steering.config import SessionConfig
 from services.contract.types import ResolvedSampling, Role, VerifyMode
 
 CONFIG = SessionConfig(

@@ -9,7 +9,7 @@ from math import inf, nan
 import pytest
 from paceline.client import Client
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from services.contract import types as t
 from tests.fuzz import liars
 from tests.fuzz.engine import CONTEXT, table_engine

@@ -12,10 +12,10 @@ import pytest
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.frontdoor.grpc.streaming import Reader
 from orchestrator.frontdoor.vllm_gateway.servicer import MOST_ABORTED
+from orchestrator.steering.config import Limits
 from orchestrator.text import Conversation, Tokenizer
 from services.contract.types import TokenizerBundle
 from tests.gateway.kit import (

@@ -8,7 +8,7 @@ import pytest
 from paceline import SessionStatus
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from tests.gateway.kit import (
     GREEDY,
     PROMPT_IDS,

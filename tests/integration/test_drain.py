@@ -6,9 +6,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.session.ports import SessionKey
+from orchestrator.steering.config import Limits
 from services.contract.types import SessionStatus
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_front, known_verifier, read, request, stub, text

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from services.contract.states import StateShape
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter

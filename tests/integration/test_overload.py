@@ -12,9 +12,9 @@ from paceline.v1 import inference_pb2 as pb
 import orchestrator.frontdoor.grpc.servicer
 import orchestrator.frontdoor.inference
 import orchestrator.frontdoor.long_requests
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor.authentication import anyone
 from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.steering.config import Limits
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import (
     known_drafter,

@@ -2,7 +2,7 @@
 
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from services.runtime.telemetry import names
 from tests.integration.cluster import PATIENT, cluster, orchestrator
 from tests.integration.known import known_verifier, read, request, stub, text

@@ -6,8 +6,8 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.state import Limits
 from orchestrator.session.ports import SessionKey
+from orchestrator.steering.config import Limits
 from orchestrator.store import StoreOptions
 from services.contract.types import Role
 from services.runtime.redis_client import open_client

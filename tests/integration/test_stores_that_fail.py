@@ -11,9 +11,9 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.state import Limits
 from orchestrator.session.ports import Durability, SessionKey
 from orchestrator.session.spec_record import dump_spec, load_spec
+from orchestrator.steering.config import Limits
 from orchestrator.store import StoreOptions
 from services.contract.types import VerifyMode
 from services.runtime.redis_client import open_client

@@ -6,7 +6,7 @@ import time
 import pytest
 from paceline import Chunk, Client, Unavailable
 
-from orchestrator.core.state import Limits
+from orchestrator.steering.config import Limits
 from services.cluster import local
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError

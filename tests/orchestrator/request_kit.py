@@ -7,11 +7,11 @@ from typing import Any
 
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import RoundRecord
 from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec
 from orchestrator.session.served_model import ServedModel
 from orchestrator.session.spec import SessionSpec
+from orchestrator.steering.rounds import RoundRecord
 from services.contract.types import VerifyMode
 from tests.orchestrator.text_kit import tokenizer
 

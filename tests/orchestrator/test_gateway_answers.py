@@ -3,10 +3,10 @@
 import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.core.events import Ending
 from orchestrator.frontdoor.vllm_gateway.response import Answers
 from orchestrator.session.answer import Chunk, Complete, Started
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending
 from services.contract.types import FinishReason
 
 

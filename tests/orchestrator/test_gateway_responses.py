@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.core.events import Ending
 from orchestrator.frontdoor.vllm_gateway.archive import PART_BYTES, archive, chunks
 from orchestrator.frontdoor.vllm_gateway.response import Answer
 from orchestrator.session.answer import Chunk, Complete, Started
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending
 from services.contract.types import FinishReason, LogprobRow, TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend
 

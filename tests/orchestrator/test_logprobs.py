@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.events import Ending
 from orchestrator.session.logprobs import memory_of, pack_row, unpack_row
 from orchestrator.session.output import Delivery, Output, Prefix
+from orchestrator.steering.rounds import Ending
 from services.contract.types import FinishReason, LogprobRow
 from tests.orchestrator.request_kit import sampled
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.core.events import Ending
 from orchestrator.session.output import MOST_TOGETHER, Beyond, Delivery, Output, Prefix
+from orchestrator.steering.rounds import Ending
 from services.contract.errors import DataLoss, OffsetOutOfRange
 from services.contract.types import EMPTY_HASH, FinishReason, LogprobRow, Origin, extend_hash
 

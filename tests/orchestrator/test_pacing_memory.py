@@ -21,11 +21,11 @@ from orchestrator.core.pacing import (
     make_policy,
 )
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import SessionConfig
 from orchestrator.session import pacing_memory as experiences_module
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
+from orchestrator.steering.config import SessionConfig
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import ResolvedSampling, StepTime, VerifyMode
 from tests.orchestrator.request_kit import make

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Ending, SourceCount
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending, SourceCount
 from services.contract.types import FinishReason, LogprobRow, Origin
 from tests.orchestrator.request_kit import TOLD, round_record
 

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from orchestrator.core.state import Limits
 from orchestrator.frontdoor.inference import _at_once
 from orchestrator.frontdoor.scoring import Scored, Scoring
 from orchestrator.session.logprobs import unpack_row
+from orchestrator.steering.config import Limits
 from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
 from services.contract.types import (
     FailureReason,
@@ -19,6 +19,7 @@ from services.contract.types import (
     VerifyOpened,
     WorkerDescription,
 )
+from tests.waiting import until
 
 TEXT = Scored((1, 2, 3), (4, 5), 1, "acme", "call")
 ROWS = (LogprobRow(-0.5, (4,), (-0.5,)), LogprobRow(-1.5, (7,), (-0.25,)))
@@ -165,12 +166,42 @@ async def test_no_more_texts_than_allowed_are_open_at_a_time():
 
     def counting(_, session):
         nonlocal most
-        most = max(most, len(verifiers.opened) - len(verifiers.released))
+        most = max(most, len(verifiers.scoring._attempts))
         return good(session)
 
     verifiers.say = counting
     await verifiers.score([TEXT] * 9, at_once=2)
     assert most == 2
+
+
+async def test_a_scored_text_is_closed_behind_the_next_one_which_may_take_its_context():
+    verifiers = Verifiers(failing())
+    left = []
+
+    def looking(count, session):
+        left.append(count - 1 - len(verifiers.released))
+        return good(session)
+
+    verifiers.say = looking
+    await verifiers.score([TEXT] * 5, at_once=1)
+    assert left == [0, 1, 1, 1, 1]
+    assert _names(verifiers.released) == [command.session for _, command in verifiers.opened]
+
+
+async def test_a_call_that_ends_early_leaves_nothing_open():
+    verifiers = Verifiers(lambda count, session: good(session) if count == 1 else [])
+    call = asyncio.ensure_future(verifiers.score([TEXT] * 5, at_once=1))
+    await until(lambda: len(verifiers.opened) == 2)
+    assert not verifiers.released
+    call.cancel()
+    await asyncio.wait([call])
+    assert sorted(_names(verifiers.released)) == sorted(
+        command.session for _, command in verifiers.opened
+    )
+
+
+def _names(released):
+    return [name for _, name in released]
 
 
 async def test_draining_ends_what_is_at_work():

@@ -16,7 +16,8 @@ from typing import Any
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Eager, Fixed
-from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.steering.config import Limits, SessionConfig
+from orchestrator.steering.rounds import Commit
 from orchestrator.workers.events import to_core
 from services.contract import types
 from tests.proof.process import Process
@@ -237,7 +238,7 @@ class Joined:
             owner.links[name] = next(self.numbers)
         self.feed(owner, events.WorkerAttached(self.now, role, name))
 
-    def _store(self, owner: Owner, commit: events.Commit) -> None:
+    def _store(self, owner: Owner, commit: Commit) -> None:
         """The store takes commits of the latest term alone, each once; others end their sender."""
         if owner.state.config.term < self.term:
             self.seen["fenced"] += 1

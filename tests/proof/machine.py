@@ -17,10 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core import rounds
-from orchestrator.core.events import Begin, DraftArrived, Persisted, WorkerAttached
+from orchestrator.core.events import (
+    Begin,
+    DraftArrived,
+    Persisted,
+    WorkerAttached,
+)
 from orchestrator.core.events import WorkerOpened as Opened
 from orchestrator.core.pacing import Policy
-from orchestrator.core.state import SessionConfig
+from orchestrator.steering.config import SessionConfig
 from services.contract import types
 from tests.proof.laws import texts
 from tests.proof.setups import SCHEDULES, Habits, Restless, session

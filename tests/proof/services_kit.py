@@ -19,8 +19,8 @@ import pytest
 from paceline import Generation
 
 from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
-from orchestrator.core.state import Limits
 from orchestrator.session import initial_state as beginnings
+from orchestrator.steering.config import Limits
 from orchestrator.workers.link import LinkLimits
 from services.contract.types import ResolvedSampling
 from services.drafter.core import DrafterCore

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.events import Event
 from orchestrator.core.pacing import FinishedRound, Send, View
-from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.steering.config import Limits, SessionConfig
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
 from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
 from tests.proof.worlds import World

@@ -8,7 +8,7 @@ from paceline import results
 from paceline.by_name import members_of, names_of, numbers_of, read, shared
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import RoundRecord
+from orchestrator.steering.rounds import RoundRecord
 from services.contract import types
 
 SHARED = [

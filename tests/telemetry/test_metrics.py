@@ -11,10 +11,10 @@ from orchestrator.core.events import (
     OpenOnWorker,
     Persist,
     SendVerify,
-    SuspendReason,
     WorkerLost,
 )
 from orchestrator.recorder import watch_memory
+from orchestrator.steering.rounds import SuspendReason
 from services.contract import errors
 from services.contract.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
 from services.drafter import registry

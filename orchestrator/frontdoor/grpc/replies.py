@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from paceline.by_name import fields_of, numbers_of, write
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.frontdoor.requests import ScoreSpec
 from orchestrator.session.answer import Chunk, Complete, Event, SessionRound, Started
 from orchestrator.session.logprobs import PackedRow, unpack_row
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.rounds import Ending, RoundRecord
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
 
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)

@@ -1,0 +1,323 @@
+"""Between the links to all workers and the sessions: routes frames, collects what they bring.
+
+A frame of a verifier is looked at once, session by session. What holds goes on to the drafters of
+its sessions, as it came where they are all at one, and is collected for the sessions, which take it
+at once, or joined (see `rhythm`). If one row of it is impossible, none counts, and the link is cut:
+its sessions go on elsewhere, as if the worker had died. So it is with drafts.
+
+A session knows of everything that was received before it hears that a worker failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from typing import Protocol
+
+from orchestrator.steering.ports import Steered, StepFacts, Taken, Told
+from orchestrator.steering.rhythm import Rhythm
+from orchestrator.steering.routes import Route
+from services.contract.frames import (
+    DraftFrame,
+    StepFrame,
+    WaitReason,
+    grants,
+    select_drafts,
+    select_steps,
+    step_rows,
+    unpack,
+)
+from services.contract.types import Draining, Progress, Role
+from services.contract.worker_messages import (
+    DrafterCommand,
+    DrafterEvent,
+    EndSession,
+    PromptScores,
+    SessionGone,
+    SessionStarted,
+    StartDraft,
+    TextStates,
+    VerifierCommand,
+    VerifierEvent,
+    Waiting,
+)
+
+_MEMORY = 0.9
+_FIRST_HOP = 0.0005
+_LONGEST_HOP = 0.02
+"""Seconds; clocks of two machines differ by more than a message takes."""
+_EARLY = 0.0005
+"""Seconds by which steps are taken before they are due, together with others."""
+
+
+class Links(Protocol):
+    """The links, by the ids of their workers. One that is gone swallows what is sent."""
+
+    def send(
+        self, worker: str, session: str | int, command: DrafterCommand | VerifierCommand
+    ) -> None:
+        """Send a command of a session, which then counts as one of the worker's."""
+        ...
+
+    def forward(self, worker: str, command: DrafterCommand | VerifierCommand) -> None:
+        """Send what concerns many sessions."""
+        ...
+
+    def release(self, worker: str, session: str | int) -> None:
+        """Close a session on the worker, once."""
+        ...
+
+    def cut(self, worker: str, reason: str) -> None:
+        """Give a worker up, which did what it must not."""
+        ...
+
+
+class Timers(Protocol):
+    """As much of an event loop as is used."""
+
+    def call_soon(self, callback: Callable[[], object]) -> object:
+        """Call it behind what happens now."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> object:
+        """Call it in so many seconds."""
+        ...
+
+
+class Hub:
+    """Every session of this orchestrator, by its handle; see `ports.Hub`. For one event loop."""
+
+    def __init__(
+        self,
+        links: Links,
+        timers: Timers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`clock` is the sessions'; `cpu`: seconds that this thread has computed."""
+        self._links, self._timers = links, timers or asyncio.get_running_loop()
+        self._clock, self._cpu, self._wall_ns = clock, cpu, wall_ns
+        self._routes: dict[int, Route] = {}
+        self._handles = count(1)
+        self._rhythm = Rhythm()
+        self._due: list[tuple[float, int]] = []
+        self._waking = False
+        # What is to be granted at the end of this turn of the loop, by verifier.
+        self._granted: dict[str, dict[int, int]] = {}
+        self.hop = _FIRST_HOP
+
+    @property
+    def interval(self) -> float:
+        """Seconds for which a session's steps are joined now; 0 = they come at once."""
+        return self._rhythm.interval
+
+    # --- what sessions say ------------------------------------------------------------
+
+    def enter(self, session: Steered, vocab_size: int = 0) -> int:
+        """A handle for a session, which no other one had or will have."""
+        handle = next(self._handles)
+        self._routes[handle] = Route(handle, session, vocab_size)
+        return handle
+
+    def leave(self, handle: int) -> None:
+        """The session is over here, and at its workers. May be repeated."""
+        if (route := self._routes.pop(handle, None)) is not None:
+            route.pending = []
+            for worker in filter(None, (route.verifier, route.drafter)):
+                self._links.release(worker, handle)
+
+    def send(self, worker: str, command: Told) -> None:
+        """Send a command of a session. A drafter is opened with all that was received."""
+        handle = command.handle
+        if isinstance(command, EndSession):
+            self._links.release(worker, handle)
+            return
+        route = self._routes[handle]
+        if isinstance(command, StartDraft):
+            route.draft_opening = command.opening
+            unknown = chain.from_iterable(taken.row.tokens for taken in route.pending)
+            command = replace(command, output=(*command.output, *unknown))
+        self._links.send(worker, handle, command)
+
+    def verified_by(
+        self,
+        handle: int,
+        worker: str | None,
+        opening: int = 0,
+        received: int = 0,
+        limit: int = 0,
+        window: int = 0,
+    ) -> None:
+        """Whose steps count from now on, behind so many tokens. What was not taken is nobody's."""
+        route = self._routes[handle]
+        route.verifier, route.opening, route.received = worker or "", opening, received
+        # A grant from before may be in the opening's message, behind it.
+        route.limit, route.window = max(limit, route.limit), window
+        route.pending, route.drafts = [], 0
+
+    def drafted_by(self, handle: int, worker: str | None) -> None:
+        """Who gets the session's steps, and whose drafts go to its verifier."""
+        route = self._routes[handle]
+        route.drafter, route.drafts = worker or "", 0
+
+    def grant(self, handle: int, limit: int) -> None:
+        """How long the output may get; goes out with others at the end of the loop's turn."""
+        route = self._routes[handle]
+        if limit <= route.limit or not route.verifier:
+            return
+        route.limit = limit
+        if not self._granted:
+            self._timers.call_soon(self._grant)
+        self._granted.setdefault(route.verifier, {})[handle] = limit
+
+    def _grant(self) -> None:
+        granted, self._granted = self._granted, {}
+        for worker, limits in granted.items():
+            self._links.forward(worker, grants(list(limits.items())))
+
+    # --- what workers say -------------------------------------------------------------
+
+    def heard(self, worker: str, role: Role, event: VerifierEvent | DrafterEvent) -> None:
+        """What came over a link."""
+        match event:
+            case StepFrame():
+                self._steps(worker, event)
+            case DraftFrame():
+                self._drafts(worker, event)
+            case Waiting():
+                self._waiting(worker, event)
+            case SessionStarted() | SessionGone() | TextStates() | PromptScores():
+                self._said(worker, role, event)
+            case Progress() | Draining():
+                pass  # Of no session.
+
+    def lost(self, worker: str, role: Role, handles: Iterable[int], reason: str) -> None:
+        """A worker is gone, and these sessions with it."""
+        for handle in handles:
+            if (route := self._at(worker, role, handle)) is not None:
+                self._flush(route, self._clock())
+                route.session.lost(worker, role, reason)
+
+    def _said(
+        self,
+        worker: str,
+        role: Role,
+        event: SessionStarted | SessionGone | TextStates | PromptScores,
+    ) -> None:
+        if (route := self._at(worker, role, event.handle)) is None:
+            return
+        self._flush(route, self._clock())
+        last = route.opening if role is Role.VERIFIER else route.draft_opening
+        if isinstance(event, SessionGone) and event.opening == last:
+            self._links.release(worker, event.handle)
+        route.session.hear(worker, role, event)
+
+    def _waiting(self, worker: str, event: Waiting) -> None:
+        for handle, reason in zip(unpack("I", event.handles), event.reasons, strict=True):
+            if (route := self._at(worker, Role.VERIFIER, handle)) is not None:
+                route.session.hear(worker, Role.VERIFIER, WaitReason(reason))
+
+    def _at(self, worker: str, role: Role, handle: int) -> Route | None:
+        """The session, if the worker is the one it has now."""
+        route = self._routes.get(handle)
+        if route is None:
+            return None
+        return (
+            route
+            if worker == (route.verifier if role is Role.VERIFIER else route.drafter)
+            else None
+        )
+
+    # --- frames -----------------------------------------------------------------------
+
+    def _steps(self, worker: str, frame: StepFrame) -> None:
+        now, routes = self._clock(), self._routes
+        facts = StepFacts(
+            frame.step, frame.started_ns, frame.step_ms, frame.sessions, frame.rows, now
+        )
+        counted: list[tuple[Route, Taken]] = []
+        drafters: dict[str, list[int]] = {}
+        for place, row in enumerate(step_rows(frame)):
+            route = routes.get(row.handle)
+            if route is None or route.verifier != worker or row.opening < route.opening:
+                continue
+            if fault := route.fault(row):
+                self._links.cut(worker, fault)
+                return
+            counted.append((route, Taken(row, facts)))
+            if route.drafter:
+                drafters.setdefault(route.drafter, []).append(place)
+        for route, taken in counted:
+            route.take(taken)
+        for drafter, chosen in drafters.items():
+            self._links.forward(drafter, select_steps(frame, chosen))
+        self._measure(frame)
+        self._collect([route for route, _ in counted], now)
+
+    def _drafts(self, worker: str, frame: DraftFrame) -> None:
+        highest = max(unpack("I", frame.tokens), default=0)
+        verifiers: dict[str, list[int]] = {}
+        every = zip(
+            frame.every_handle(),
+            unpack("I", frame.openings),
+            unpack("I", frame.positions),
+            unpack("H", frame.counts),
+            strict=True,
+        )
+        for place, (handle, opening, position, size) in enumerate(every):
+            route = self._routes.get(handle)
+            if route is None or route.drafter != worker or opening < route.draft_opening:
+                continue
+            if fault := route.draft_fault(opening, position, size, highest):
+                self._links.cut(worker, fault)
+                return
+            route.drafts += 1
+            if route.verifier:
+                verifiers.setdefault(route.verifier, []).append(place)
+        for verifier, chosen in verifiers.items():
+            self._links.forward(verifier, select_drafts(frame, chosen))
+
+    def _measure(self, frame: StepFrame) -> None:
+        """How long the frame was on its way, as far as two clocks tell."""
+        passed = (self._wall_ns() - frame.started_ns) / 1e9 - frame.step_ms / 1e3
+        self.hop += (1 - _MEMORY) * (min(max(passed, 0.0), _LONGEST_HOP) - self.hop)
+
+    # --- what sessions take -----------------------------------------------------------
+
+    def _collect(self, routes: Sequence[Route], now: float) -> None:
+        """Let sessions take what they have got, now or when it is due."""
+        for route in routes:
+            if route.due <= now:
+                self._flush(route, now)
+            elif not route.waits:
+                route.waits = True
+                heapq.heappush(self._due, (route.due, route.handle))
+        self._rhythm.tell(now, self._cpu())
+        self._wake_later(now)
+
+    def _wake_later(self, now: float) -> None:
+        if self._due and not self._waking:
+            self._waking = True
+            self._timers.call_later(max(0.0, self._due[0][0] - now), self._wake)
+
+    def _wake(self) -> None:
+        self._waking, now = False, self._clock()
+        while self._due and self._due[0][0] <= now + _EARLY:
+            _, handle = heapq.heappop(self._due)
+            if (route := self._routes.get(handle)) is not None:
+                route.waits = False
+                self._flush(route, now)
+        self._rhythm.tell(now, self._cpu())
+        self._wake_later(now)
+
+    def _flush(self, route: Route, now: float) -> None:
+        """The session takes what was received."""
+        if taken := route.pending:
+            route.pending, route.due = [], now + self._rhythm.interval
+            self._rhythm.took(route.handle)
+            route.session.took(route.verifier, taken)

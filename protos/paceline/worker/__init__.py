@@ -1,0 +1,1 @@
+"""What orchestrators and workers say to each other."""
