@@ -5,6 +5,7 @@
 
     device              a device: the same rows as on a CPU, and steps beside its memory's floor
     orchestrator_cost   what an orchestrator costs a round
+    loop_floor          the least loop there can be, which `--synthetic` runs beside the services
     acceptance          what each verification rule accepts, exactly
     agreement           how often a draft model, or a head, agrees with its target
     near_ties           how much rounding changes margins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from bench.options import FIXED, NO_DRAFTS, BenchOptions
-from bench.runner import Configuration
+from bench.runner import ORCHESTRATOR, Configuration
 from services.cluster.cores import CorePlan
 
 Recalled = Callable[[], Awaitable[int]]
@@ -35,7 +35,7 @@ def drafting(
                     cores=f"{cores['verifier']} + {cores['drafter']}",
                     options=options.speculation(rule, window),
                     exact=options.promises_equal_text(rule),
-                    pid=pid,
+                    pids={ORCHESTRATOR: pid} if pid is not None else {},
                     baseline=pacing == FIXED,
                     dtype=options.number_format,
                     recalled=recalled,
@@ -52,7 +52,7 @@ def plain(
         cores,
         NO_DRAFTS,
         exact=options.equal_to_the_bit,
-        pid=pid,
+        pids={ORCHESTRATOR: pid} if pid is not None else {},
         baseline=True,
         dtype=options.number_format,
     )

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from paceline import RoundStats
 
-from bench.runner import Trial
+from bench.runner import ORCHESTRATOR, Trial
 from services.cluster.figures import Measured
 
 POSITIONS = 8
@@ -88,8 +88,9 @@ class ConfigurationFigures:
     has ratios to plain decoding and to plain decoding on all cores, on the same prompts of the
     same repeat; for times, less than 1 is better. `latency` is that of whole answers.
     `cached_share`: the share of prompt tokens from a cache; `recalled_tokens`: drafted from other
-    sessions' texts, None if not counted. `overhead` is a round's time beyond the verifier's queue
-    and forward, `split` where its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time
+    sessions' texts, None if not counted. `gap`: between two chunks of an answer. `cpu_ms`: CPU
+    time per token of each process, by role. `overhead` is a round's time beyond its queue and
+    forward, `split` where its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time
     per round, all work for an answer included. `block_efficiency` and `target_calls_per_token`
     are 0 where the target's forwards are not known; `drafted_per_token`: verified draft tokens
     per output token, the calls of a drafter that writes one token a call. `wasted_share`: the
@@ -112,6 +113,8 @@ class ConfigurationFigures:
     cached_share: float
     recalled_tokens: int | None
     per_token: Percentiles | None
+    gap: Percentiles | None
+    cpu_ms: dict[str, Spread]
     latency: Percentiles | None
     overhead: Percentiles | None
     split: RoundSplit | None
@@ -141,7 +144,7 @@ def figures_of(
     """
     own = [trial for trial in trials if trial.configuration == name]
     results, rounds = results_of(own), rounds_of(own)
-    tokens, drafted = sum(trial.tokens for trial in own), drafted_tokens(own)
+    tokens, drafted = output_tokens(own), drafted_tokens(own)
 
     def over(baseline: str, measure: Measure) -> Spread | None:
         return Spread.of(ratios(trials, name, baseline, measure))
@@ -165,6 +168,8 @@ def figures_of(
         ),
         recalled_tokens=_recalled(own),
         per_token=Percentiles.of([one for result in results for one in result.latencies_s]),
+        gap=Percentiles.of([one for result in results for one in result.gaps_s]),
+        cpu_ms=cpu_per_token(own),
         latency=Percentiles.of([result.total_s for result in results]),
         overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in _timed(rounds)]),
         split=RoundSplit.of(rounds),
@@ -189,7 +194,12 @@ def whole_rate(trials: Sequence[Trial]) -> float:
 
     A ratio of rates is one of times per token: texts of unequal length would count otherwise.
     """
-    return ratio(sum(trial.tokens for trial in trials), sum(trial.wall_s for trial in trials))
+    return ratio(output_tokens(trials), sum(trial.wall_s for trial in trials))
+
+
+def output_tokens(trials: Sequence[Trial]) -> int:
+    """Output tokens of all answers."""
+    return sum(trial.tokens for trial in trials)
 
 
 def decode_rate(trials: Sequence[Trial]) -> float:
@@ -209,7 +219,7 @@ def first_token_s(trials: Sequence[Trial]) -> float:
 
 def block_efficiency(trials: Sequence[Trial]) -> float:
     """Tokens per target forward; 0 where these are not known."""
-    return ratio(sum(trial.tokens for trial in trials), target_steps(trials))
+    return ratio(output_tokens(trials), target_steps(trials))
 
 
 def acceptance(trials: Sequence[Trial]) -> float:
@@ -273,11 +283,24 @@ def by_task(
 
 def cpu_per_round(trials: Sequence[Trial]) -> list[float]:
     """Milliseconds of the orchestrator's CPU time per round, of every repeat."""
+    return _cpu_ms(trials, ORCHESTRATOR, lambda own: len(rounds_of(own)))
+
+
+def cpu_per_token(trials: Sequence[Trial]) -> dict[str, Spread]:
+    """Milliseconds of each process's CPU time per output token, by role, over the repeats."""
+    roles = dict.fromkeys(role for trial in trials for role in trial.cpu_s)
+    each = {role: Spread.of(_cpu_ms(trials, role, output_tokens)) for role in roles}
+    return {role: spread for role, spread in each.items() if spread is not None}
+
+
+def _cpu_ms(
+    trials: Sequence[Trial], role: str, count: Callable[[Sequence[Trial]], int]
+) -> list[float]:
     figures = []
     for repeat in sorted({trial.repeat for trial in trials}):
-        own = [one for one in trials if one.repeat == repeat and one.orchestrator_s is not None]
-        if rounds := len(rounds_of(own)):
-            figures.append(1e3 * sum(trial.orchestrator_s or 0.0 for trial in own) / rounds)
+        own = [one for one in trials if one.repeat == repeat and role in one.cpu_s]
+        if counted := count(own):
+            figures.append(1e3 * sum(trial.cpu_s[role] for trial in own) / counted)
     return figures
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +20,7 @@ from bench.prompts import SPEC_BENCH, load_set
 from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
+from bench.synthetic.crowds import crowds, print_crowds
 from bench.synthetic.main import LABEL, Synthetic
 from services.cluster.flags import complain
 from services.cluster.fresh import recalled_tokens
@@ -30,6 +30,7 @@ from services.cluster.progress import INTERRUPTED
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError
 from services.runtime.affinity import available_cores
+from services.runtime.serving import run
 
 COLUMN = 26
 
@@ -64,7 +65,7 @@ def run_bench(options: BenchOptions) -> int:
     try:
         schedule = _schedule(options)
         _take_up(options, schedule, progress)
-        done = asyncio.run(unless_stopped(_measure(options, schedule, progress)))
+        done = run(unless_stopped(_measure(options, schedule, progress)))
     except (ServerError, PacelineError) as error:
         _conclude(options, progress, complete=False)
         return complain("bench", error, status=1)
@@ -181,15 +182,19 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
     names = [one.name for one in progress.configurations]
     # Without a core for drafting, plain decoding has all cores already.
     all_cores = PLAIN_ALL if PLAIN_ALL in names else PLAIN
-    sections = sections_of(
-        progress.trials, progress.configurations, baselines(options), PLAIN, all_cores
-    )
-    label = LABEL if options.runs_no_model else ""
+    pairs = () if options.runs_no_model else baselines(options)
+    sections = sections_of(progress.trials, progress.configurations, pairs, PLAIN, all_cores)
     setting = _setting(options, progress.configurations, complete)
-    print_report(table_console(max(WIDTH, COLUMN * (len(names) + 2))), sections, setting, label)
-    path = options.out or result_file(label or "bench")
-    trials = [trial_content(one) for one in progress.trials]
     brief = summary_of(sections, setting)
+    console = table_console(max(WIDTH, COLUMN * (len(names) + 2)))
+    if options.runs_no_model:
+        found = list(crowds(sections, Synthetic.of(options).scenario.spec))
+        print_crowds(console, found, setting, LABEL)
+        brief["crowds"] = [asdict(one) for one in found]
+    else:
+        print_report(console, sections, setting)
+    path = options.out or result_file(LABEL if options.runs_no_model else "bench")
+    trials = [trial_content(one) for one in progress.trials]
     publish(brief, trials, path, options.summary, lambda: plot_all(sections, path))
 
 

@@ -79,7 +79,9 @@ class BenchOptions(Models):
     top_p: float = option("Keep the likeliest tokens, up to this.", 1.0, ge=0, le=1)
     seed: int = option("Seed of the first repeat's answers.", 1, ge=0)
     repeats: int = option("How often each prompt is answered.", 3, ge=1)
-    concurrency: Numbers = option("Prompts at a time, 1 to 64; one table each.", "1")
+    concurrency: Numbers = option(
+        "Prompts at a time, 1 to 64, one table each; without a model 1 to 512, in one table.", "1"
+    )
     seen_before: bool = option(
         "Measure text seen before: every prompt is answered once, all in one scope, before it "
         "counts. Left out: each trial finds nothing of those before it.",
@@ -87,7 +89,8 @@ class BenchOptions(Models):
     )
     peers: PeerOptions = Field(default_factory=PeerOptions)
     synthetic: str | None = option(
-        "Run no model: plain_ms, verify_ms, draft_ms, agreement (0 to 1), or their file.",
+        "Run no model: plain_ms, verify_ms, draft_ms, agreement (0 to 1), on top row_ms, "
+        "session_ms, or a file of them.",
         None,
         section="Without a model",
         shown="FILE|NAME=VALUE,..",

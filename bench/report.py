@@ -15,20 +15,14 @@ from bench.sections import Ratios, Section
 
 
 def print_report(
-    console: Console,
-    sections: Sequence[Section],
-    setting: Mapping[str, object],
-    label: str = "",
+    console: Console, sections: Sequence[Section], setting: Mapping[str, object]
 ) -> None:
-    """One table a level: a column per configuration, a row per figure; then what is compared.
-
-    `label` heads the tables.
-    """
+    """One table a level: a column per configuration, a row per figure; then what is compared."""
     for section in sections:
         if len(sections) > 1:
             console.print(f"{section.level} at a time", style="bold", highlight=False)
         figures = section.figures
-        console.print(table(label, [one.configuration for one in figures], rows(figures)))
+        console.print(table("", [one.configuration for one in figures], rows(figures)))
         for title, ratios in _gains(section):
             console.print()
             console.print(table(title, [name for name, _ in ratios], ratio_rows(ratios)))
@@ -37,6 +31,11 @@ def print_report(
             columns = [f"{one.configuration} / {one.baseline}" for one in section.comparisons]
             console.print(table("beside", columns, comparison_rows(section.comparisons)))
         console.print()
+    print_setting(console, setting)
+
+
+def print_setting(console: Console, setting: Mapping[str, object]) -> None:
+    """What was measured, a line each."""
     for name, value in setting.items():
         console.print(f"{name}: {_words(value)}", style="dim", highlight=False, soft_wrap=True)
 
@@ -68,6 +67,7 @@ def rows(figures: Sequence[ConfigurationFigures]) -> list[Row]:
         ("prompt tokens from a cache", [f"{one.cached_share:.0%}" for one in figures]),
         ("draft tokens from other texts", [shown(one.recalled_tokens) for one in figures]),
         ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
+        ("between chunks, ms p50/p95/p99", [_times(one.gap) for one in figures]),
         ("whole answer, ms p50/p95/p99", [_times(one.latency) for one in figures]),
         ("round: draft/verify/queue/hop, ms", [_split(one.split) for one in figures]),
         ("round overhead, ms p50/p95/p99", [_times(one.overhead, 2) for one in figures]),
@@ -131,7 +131,7 @@ def trial_content(trial: Trial) -> dict[str, object]:
         "repeat": trial.repeat,
         "group": trial.group,
         "wall_s": trial.wall_s,
-        "orchestrator_s": trial.orchestrator_s,
+        "cpu_s": dict(trial.cpu_s),
         "recalled_tokens": trial.recalled,
         "results": [
             {

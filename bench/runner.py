@@ -26,6 +26,8 @@ WARM_UP_TOKENS = 8
 WARM_UP = BenchPrompt(0, "warm-up", "Hello")
 WAVES = 4
 """Prompts of a group for each concurrent session."""
+ORCHESTRATOR, CLIENT = "orchestrator", "client"
+"""Roles of processes whose CPU time is told; the client is the bench itself."""
 
 Answer = Callable[[BenchPrompt, Mapping[str, Any]], Awaitable[Measured]]
 
@@ -35,7 +37,7 @@ class Configuration:
     """One way to decode, with its options; `cores` in words.
 
     Our client asks one with an address; `answer` asks a peer. `exact`: its text is that of
-    plain decoding with the same seed. `pid`: its orchestrator's process. `baseline`: the others
+    plain decoding with the same seed. `pids`: its processes, by role. `baseline`: the others
     are compared with it. `dtype`: its number format. `recalled`: how many tokens its drafters
     have taken so far from other sessions' texts.
     """
@@ -46,7 +48,7 @@ class Configuration:
     options: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = True
     answer: Answer | None = None
-    pid: int | None = None
+    pids: Mapping[str, int] = field(default_factory=dict)
     baseline: bool = False
     dtype: str = ""
     recalled: Callable[[], Awaitable[int]] | None = None
@@ -59,7 +61,7 @@ TrialKey = tuple[str, int, int, int]
 class Trial:
     """A group of prompts answered by one configuration, `level` at a time.
 
-    `orchestrator_s`: CPU time of the orchestrator meanwhile; None where there is none.
+    `cpu_s`: CPU time meanwhile of each process that is known, by role.
     `recalled`: tokens that drafters took from other sessions' texts; None if not counted.
     `dtype`: the configuration's number format.
     """
@@ -71,7 +73,7 @@ class Trial:
     results: tuple[Measured, ...]
     wall_s: float
     level: int = 1
-    orchestrator_s: float | None = None
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
     recalled: int | None = None
     dtype: str = ""
 
@@ -193,7 +195,8 @@ async def trial_of(
     began = time.perf_counter()
     results = await answers_of(configuration, group, options, level)
     wall = time.perf_counter() - began
-    used = _since(busy, _busy(configuration))
+    now = _busy(configuration)
+    used = {role: now[role] - seconds for role, seconds in busy.items() if role in now}
     recalled = _since(known, await _recalled(configuration))
     trial = Trial(
         configuration.name,
@@ -221,8 +224,11 @@ async def _recalled(configuration: Configuration) -> int | None:
     return None if configuration.recalled is None else await configuration.recalled()
 
 
-def _busy(configuration: Configuration) -> float | None:
-    return None if configuration.pid is None else cpu_seconds(configuration.pid)
+def _busy(configuration: Configuration) -> dict[str, float]:
+    """CPU seconds so far of its processes that are there, and of this one, which asks it."""
+    known = {role: cpu_seconds(pid) for role, pid in configuration.pids.items()}
+    spent = {role: seconds for role, seconds in known.items() if seconds is not None}
+    return {**spent, CLIENT: time.process_time()} if spent else {}
 
 
 async def answers_of(

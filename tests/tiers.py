@@ -35,6 +35,7 @@ FIRST = (
     "docs/test_tables.py",
     "docs/test_contributing.py",
     "suite/",
+    "processes/test_loop_floor.py",
     "processes/test_whole_system.py",
 )
 """Folders and files below `tests`."""

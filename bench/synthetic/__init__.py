@@ -7,6 +7,7 @@ this hardware does not have. All its output is labelled synthetic.
     traces      the published traces
     network     a delay between orchestrators and workers, by a relay before each worker
     relay       such a relay, a process of its own
-    serving     the cluster: one orchestrator for each way to decode
+    serving     the cluster: one orchestrator for each way to decode, and the least loop
+    crowds      the table: a row for each number of sessions and way
     main        what `bench.main` measures instead of models
 """

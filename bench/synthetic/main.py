@@ -14,6 +14,7 @@ from bench.synthetic.serving import Way, served, ways
 from services.contract.errors import StartError
 
 LABEL = "synthetic"
+MOST_SESSIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ class Synthetic:
     @classmethod
     def of(cls, options: BenchOptions) -> Synthetic:
         """Raises StartError for what cannot be run."""
-        if not options.concurrency or min(options.concurrency) < 1:
-            raise StartError("--concurrency: without a model, numbers of 1 or more")
+        possible = range(1, MOST_SESSIONS + 1)
+        if not options.concurrency or not set(options.concurrency).issubset(possible):
+            raise StartError(f"--concurrency: without a model, numbers of 1 to {MOST_SESSIONS}")
         scenario = make_scenario(options.synthetic, options.trace, options.max_tokens)
         chosen = ways(options.pacings, options.num_speculative_tokens)
         sampling = {"max_tokens": scenario.tokens, "temperature": 0.0}

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.loop_floor.serving import served_floor
 from bench.options import FIXED, NO_DRAFTS, PLAIN
-from bench.runner import Configuration
+from bench.runner import ORCHESTRATOR, Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
@@ -23,6 +24,7 @@ from services.runtime.embedded_redis import EmbeddedRedis
 
 STOP_SECONDS = 30.0
 """For all processes together, one after another."""
+STORE = "store"
 AMUSD = "amusd"
 """`eager` that verifies whatever is there, always, as published (McDanel 2024)."""
 
@@ -68,7 +70,7 @@ async def served(
 ) -> AsyncIterator[list[Configuration]]:
     """Start every process, as `change` wants it, and end them all on the way out.
 
-    Raises StartError.
+    The last two are the least loop's. Raises StartError.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-bench-")))
@@ -79,21 +81,25 @@ async def served(
         stack.push_async_callback(supervisor.stop)
         options = ClusterOptions(target="", synthetic=file)
         site = Site(os.getpid(), folder, redis.url, available_cores())
-        await supervisor.start([change(one) for one in worker_specs(options, site)])
+        workers = worker_specs(options, site)
+        await supervisor.start([change(one) for one in workers])
         specs = [change(_orchestrator(way, options, site)) for way in ways]
         addresses = await supervisor.start(specs)
         pids = supervisor.pids
-        triples = zip(ways, specs, addresses, strict=True)
-        yield [
+        store = {STORE: redis.pid} if redis.pid is not None else {}
+        around = {one.name.partition("-")[0]: pids[one.name] for one in workers} | store
+        ours = [
             Configuration(
                 way.name,
                 address,
                 options=way.options,
-                pid=pids[one.name],
+                pids={ORCHESTRATOR: pids[one.name], **around},
                 baseline=way.name in (PLAIN, FIXED),
             )
-            for way, one, address in triples
+            for way, one, address in zip(ways, specs, addresses, strict=True)
         ]
+        floor = served_floor(supervisor, site, file, change, store)
+        yield [*ours, *await stack.enter_async_context(floor)]
 
 
 def _orchestrator(way: Way, options: ClusterOptions, site: Site) -> ProcessSpec:

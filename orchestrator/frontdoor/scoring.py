@@ -2,7 +2,8 @@
 
     each continuation    a session of context and continuation, which closes itself
     a call               at most `AT_ONCE` of them at a time, all on one verifier: there they share
-                         the context's K/V, as completions of one prompt do
+                         the context's K/V, as completions of one prompt do, and what is scored is
+                         closed behind the next one, which takes it over
     a lost verifier      the next attempt goes to another one; what was told is told again
 
 All in the same steps as blocks and prompts: to the verifier they are prompts.
@@ -17,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.session.logprobs import PackedRow, pack_row
 from orchestrator.steering.config import Limits
+from orchestrator.steering.logprobs import new_rows, rows_fit
 from orchestrator.steering.ports import Hub, Said, Taken
 from services.contract.errors import (
     DeadlinePassed,
@@ -172,6 +173,7 @@ class Scoring:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            call.end()
 
     def on_event(self, worker: str, session: str, event: object) -> None:
         """A verifier says something of a session that may be one of these."""
@@ -194,18 +196,20 @@ class Scoring:
 
     async def attempt(
         self, name: str, worker: WorkerDescription, wanted: Scored, parent: str
-    ) -> list[PackedRow]:
-        """The rows of a text by one verifier. Raises Lost."""
+    ) -> tuple[list[PackedRow], Callable[[], None]]:
+        """The rows of a text by one verifier, and how to close it there. Raises Lost."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         attempt = Attempt(worker.worker_id, wanted, worker.vocab_size, done)
         self._attempts[name] = attempt
         close = self._open(name, attempt, parent)
         try:
             await self._until_done(attempt)
-            return attempt.rows
+        except BaseException:
+            close()
+            raise
         finally:
             del self._attempts[name]
-            close()
+        return attempt.rows, close
 
     def _open(self, name: str, attempt: Attempt, parent: str) -> Callable[[], None]:
         """Send a session to the attempt's verifier; how to close it there."""
@@ -262,6 +266,8 @@ class _Call:
         self._worker: WorkerDescription | None = None
         self._fingerprint = ""
         self._left: set[str] = set()
+        self._scored: Callable[[], None] | None = None
+        """Closes the last text that was scored, which keeps the context there."""
 
     async def score(self, wanted: Scored) -> list[PackedRow]:
         """The rows of one text."""
@@ -274,15 +280,26 @@ class _Call:
                 worker = await self._find(wanted, busy, until)
                 name = f"{self._tenant}/score/{secrets.token_hex(8)}"
                 try:
-                    return await self._scoring.attempt(name, worker, wanted, self._traceparent)
+                    attempt = self._scoring.attempt(name, worker, wanted, self._traceparent)
+                    rows, close = await attempt
                 except Lost as lost:
                     self._leave(worker)
                     busy, failures = str(lost) if lost.busy else "", failures + (not lost.busy)
                     if failures >= self._scoring.limits.worker_attempts:
                         reason = f"{failures} verifiers failed, at last: {lost}"
                         raise NoWorker(reason) from None
+                else:
+                    self.end()
+                    self._scored = close
+                    return rows
                 if busy:
                     await asyncio.sleep(ASK_AGAIN)
+
+    def end(self) -> None:
+        """The context need not be kept any more by what was scored."""
+        if self._scored is not None:
+            self._scored()
+        self._scored = None
 
     async def _find(self, wanted: Scored, busy: str, until: float) -> WorkerDescription:
         """The verifier of this call; a new one where there is none. Waits for room.

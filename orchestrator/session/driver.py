@@ -39,7 +39,6 @@ from orchestrator.core.events import (
     WorkerAttached,
     WorkerLost,
 )
-from orchestrator.core.logprobs import new_rows, rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
 from orchestrator.session.logprobs import pack_row
@@ -59,6 +58,7 @@ from orchestrator.session.stored_text import end_of
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.steering.config import Phase
+from orchestrator.steering.logprobs import new_rows, rows_fit
 from orchestrator.steering.rounds import Commit, Ending, SuspendReason
 from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core

@@ -55,7 +55,8 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        totals.add(load_round(one).record)
+        for record in load_round(one).records:
+            totals.add(record)
         yield None
     lengths = stored.prompt_len, stored.committed_len
     yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from paceline import Chunk, Complete, DraftSource, Event, RoundStats, Started
 
@@ -55,11 +56,16 @@ class Measured:
         return self.complete.speculation.block_efficiency
 
     @property
+    def gaps_s(self) -> list[float]:
+        """Time between a chunk and the next one."""
+        return [now - before for (before, _), (now, _) in pairwise(self.arrivals)]
+
+    @property
     def latencies_s(self) -> list[float]:
         """Time per token after the first chunk: each gap shared by the tokens it brought."""
         latencies: list[float] = []
-        for (before, _), (now, count) in zip(self.arrivals, self.arrivals[1:], strict=False):
-            latencies += [(now - before) / count] * count
+        for gap, (_, count) in zip(self.gaps_s, self.arrivals[1:], strict=True):
+            latencies += [gap / count] * count
         return latencies
 
 

@@ -604,7 +604,8 @@ class OpenVerify:
     `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
     a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
     of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
-    `score_from`: above 0, tokens of the prompt from there on are scored, and nothing else is done.
+    `score_from`: above 0, tokens of the prompt from there on are scored, and nothing else is done;
+    what is before them stays in K/V for others of `fork_scope` until CloseVerify.
     `fork_scope`: the same among completions of one prompt, which share K/V while they are open,
     and for no longer; empty = there are no others.
     `priority`: whose turn it is among waiting sessions of one `cache_scope`; see `turns`.

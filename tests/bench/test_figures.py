@@ -184,12 +184,22 @@ def test_a_round_splits_into_its_parts_and_peers_without_times_have_none():
 def test_the_orchestrator_s_time_is_shared_by_the_rounds_of_each_repeat():
     rounds = [stats(1, 1)] * 5
     trials = [
-        replace(trial("eager", 0, 1.0, rounds=rounds), orchestrator_s=0.002),
-        replace(trial("eager", 0, 1.0, rounds=rounds), orchestrator_s=0.004),
-        replace(trial("eager", 1, 1.0, rounds=rounds), orchestrator_s=0.005),
+        replace(trial("eager", 0, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.002}),
+        replace(trial("eager", 0, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.004}),
+        replace(trial("eager", 1, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.005}),
         trial("eager", 2, 1.0, rounds=rounds),
     ]
     assert cpu_per_round(trials) == pytest.approx([0.6, 1.0])
+
+
+def test_cpu_time_is_shared_by_the_tokens_of_each_repeat():
+    trials = [
+        replace(trial("eager", repeat, 1.0), cpu_s={"store": 0.004 * (repeat + 1), "client": 0.02})
+        for repeat in (0, 1)
+    ]
+    figures = figures_of(trials, "eager")
+    assert figures.cpu_ms == {"store": Spread(1.5, 1.0, 2.0, 2), "client": Spread(5.0, 5.0, 5.0, 2)}
+    assert figures.gap == Percentiles(500.0, 500.0, 500.0)
 
 
 def test_forwards_that_nobody_counted_give_no_efficiency():

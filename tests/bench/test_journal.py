@@ -29,13 +29,13 @@ def written(path: Path, *trials) -> None:
 
 
 def test_trials_come_back_as_they_were_apart_from_their_texts(tmp_path):
-    done = replace(trial("eager", 1, 2.0, rounds=[stats(3, 1)]), level=4, orchestrator_s=0.5)
+    done = replace(trial("eager", 1, 2.0, rounds=[stats(3, 1)]), level=4, cpu_s={"client": 0.5})
     written(tmp_path / "j", done, trial("plain", 0, 1.0))
     back, other = journal(tmp_path / "j").trials
     [result], [kept] = done.results, back.results
     assert kept == replace(result, complete=replace(result.complete, text=""))
     assert back.prompts == (replace(done.prompts[0], text=""),)
-    assert (back.key, back.wall_s, back.orchestrator_s) == (done.key, 2.0, 0.5)
+    assert (back.key, back.wall_s, back.cpu_s) == (done.key, 2.0, {"client": 0.5})
     assert other.configuration == "plain"
 
 

@@ -2,17 +2,25 @@
 
 import json
 import socket
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from bench.loop_floor.serving import FLOOR, FLOOR_DRAFTS
 from bench.main import run_bench
 from bench.options import BenchOptions
+from bench.runner import Configuration
+from bench.sections import sections_of
+from bench.synthetic.crowds import COLUMNS, STEPS, Crowd, crowds, print_crowds
 from bench.synthetic.network import parse_delays
 from bench.synthetic.relay import join
-from bench.synthetic.scenario import Worlds, make_scenario
+from bench.synthetic.scenario import Worlds, make_scenario, parse_times
 from bench.synthetic.serving import ways
 from bench.synthetic.traces import TRACES, load_trace
 from services.contract.errors import StartError
+from tests.bench.test_figures import trial
+from tests.console.events import stats
 
 # --- what is replayed ----------------------------------------------------------------
 
@@ -51,9 +59,11 @@ def test_a_trace_file_of_another_form_is_told_in_one_line(tmp_path, change, name
 
 
 def test_times_can_be_given_on_the_command_line():
-    given = "plain_ms=20, verify_ms=25,row_ms=0.5,draft_ms=8,draft_session_ms=1,agreement=0.9"
+    given = "plain_ms=20, verify_ms=25,row_ms=0.5,session_ms=0.045,draft_ms=8,draft_session_ms=1,"
+    given += "agreement=0.9"
     scenario = make_scenario(given, None, tokens=77)
     assert (scenario.tokens, scenario.spec.verifier.row_ms) == (77, 0.5)
+    assert scenario.spec.verifier.costs().forward_ms([1, 3]) == 25 + 2 * 0.5 + 0.045
     assert (scenario.spec.drafter.session_ms, scenario.spec.agreement().rate) == (1, 0.9)
 
 
@@ -73,6 +83,7 @@ def test_times_can_be_given_on_the_command_line():
             {"trace": "humaneval", "concurrency": (0,)},
             "--concurrency: without a model, numbers of 1",
         ),
+        ({"trace": "humaneval", "concurrency": (1, 513)}, "numbers of 1 to 512"),
     ],
 )
 def test_bad_input_ends_the_bench_with_one_line(capsys, options, named):
@@ -96,6 +107,50 @@ def test_every_repeat_has_worlds_of_its_own_the_same_for_every_way():
     texts = {prompt.text for group in (*first, *second) for prompt in group}
     assert len(texts) == 32
     assert Worlds(()).groups(4, 1) == second
+
+
+# --- the table -----------------------------------------------------------------------
+
+
+SPEC = parse_times("plain_ms=6,verify_ms=7,session_ms=0.5,draft_ms=1,agreement=0.7")
+CPU = {"orchestrator": 0.004, "verifier": 0.002, "drafter": 0.001, "store": 0.001, "client": 0.5}
+
+
+def measured() -> list[Crowd]:
+    walls = {"plain": 4.0, "thompson": 2.0, FLOOR: 1.0, FLOOR_DRAFTS: 0.5}
+    trials = [
+        replace(trial(name, 0, level * wall), level=level, cpu_s=CPU)
+        for level in (1, 24)
+        for name, wall in walls.items()
+    ]
+    trials[1] = replace(trials[1], results=trial("", 0, 1.0, rounds=[stats(4, 3)]).results)
+    sections = sections_of(trials, [Configuration(name) for name in walls], (), "plain", "")
+    return list(crowds(sections, SPEC))
+
+
+def test_the_table_has_a_row_for_each_number_of_sessions_and_way_and_the_floors():
+    found = measured()
+    ways = ["plain", "thompson", FLOOR, FLOOR_DRAFTS, STEPS]
+    assert [(one.sessions, one.way) for one in found] == [(n, w) for n in (1, 24) for w in ways]
+    plain, drafted, *_, steps = found[5:]
+    assert (plain.tokens_per_second, plain.of_plain) == (4 / 96, None)
+    assert drafted.of_plain.median == 2.0
+    assert (plain.of_floor, drafted.of_floor) == (0.25, 0.25)
+    assert steps.tokens_per_second == pytest.approx(24 / (6e-3 + 23 * 0.5e-3))
+    assert plain.cpu_ms == pytest.approx({role: 250 * spent for role, spent in CPU.items()})
+    assert plain.ours == pytest.approx(250 * 0.008)
+    assert (plain.gap.p50, plain.gap.p99) == (48_000.0, 48_000.0)
+    assert [one.accepted for one in found[:2]] == [None, 0.75]
+
+
+def test_what_is_not_known_of_a_row_is_a_dash(capsys):
+    console = Console(width=200)
+    print_crowds(console, measured(), {"complete": True}, "synthetic")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["synthetic", "tokens/s", "×"]
+    [alone] = [line for line in lines if line.startswith(f" 1 {STEPS}")]
+    assert alone.split()[3:] == ["167", *"–" * (len(COLUMNS) - 1)]
+    assert "complete: True" in lines
 
 
 # --- the network ---------------------------------------------------------------------

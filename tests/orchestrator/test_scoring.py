@@ -21,6 +21,8 @@ from services.contract.types import (
     VerifyOpened,
     WorkerDescription,
 )
+from services.contract.worker_messages import StartVerify
+from tests.waiting import until
 
 TEXT = Scored((1, 2, 3), (4, 5), 1, "acme", "call")
 ROWS = (LogprobRow(-0.5, (4,), (-0.5,)), LogprobRow(-1.5, (7,), (-0.25,)))
@@ -204,12 +206,46 @@ async def test_no_more_texts_than_allowed_are_open_at_a_time(cluster):
 
     def counting(_, session):
         nonlocal most
-        most = max(most, len(verifiers.opened) - len(verifiers.released))
+        most = max(most, len(verifiers.scoring._attempts))
         return good(session)
 
     verifiers.say = counting
     await verifiers.score([TEXT] * 9, at_once=2)
     assert most == 2
+
+
+async def test_a_scored_text_is_closed_behind_the_next_one_which_may_take_its_context(cluster):
+    verifiers = cluster(failing())
+    left = []
+
+    def looking(count, session):
+        left.append(count - 1 - len(verifiers.released))
+        return good(session)
+
+    verifiers.say = looking
+    await verifiers.score([TEXT] * 5, at_once=1)
+    assert left == [0, 1, 1, 1, 1]
+    assert _names(verifiers.released) == [_session(command) for _, command in verifiers.opened]
+
+
+async def test_a_call_that_ends_early_leaves_nothing_open(cluster):
+    verifiers = cluster(lambda count, session: good(session) if count == 1 else [])
+    call = asyncio.ensure_future(verifiers.score([TEXT] * 5, at_once=1))
+    await until(lambda: len(verifiers.opened) == 2)
+    assert not verifiers.released
+    call.cancel()
+    await asyncio.wait([call])
+    assert sorted(_names(verifiers.released)) == sorted(
+        _session(command) for _, command in verifiers.opened
+    )
+
+
+def _session(command):
+    return command.handle if isinstance(command, StartVerify) else command.session
+
+
+def _names(released):
+    return [name for _, name in released]
 
 
 async def test_draining_ends_what_is_at_work(cluster):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.engine.checkpoint.gguf_counts import check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
 from services.engine.checkpoint.stored import StandIns
@@ -167,7 +168,12 @@ def _reading(
     logging.disable_progress_bar()
     load = theirs.load_gguf_checkpoint
 
-    read = cache(partial(GgufFile, file, vocabulary=vocabulary))
+    @cache
+    def read() -> GgufFile:
+        found = GgufFile(file, vocabulary=vocabulary)
+        check_counts(found)
+        return found
+
     settings = cache(load)
 
     def loaded(

@@ -18,8 +18,8 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run `main` to its exit status, on uvloop where it is installed."""
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its result, on uvloop where it is installed."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main)
 
