@@ -21,9 +21,9 @@ WIDTH = 140
 Row = tuple[str, list[str]]
 
 
-def say(line: str) -> None:
-    """Progress, apart from the results on stdout."""
-    print(f"paceline bench: {line}", file=sys.stderr, flush=True)
+def say(line: str, program: str = "paceline bench") -> None:
+    """Progress of a program, apart from the results on stdout."""
+    print(f"{program}: {line}", file=sys.stderr, flush=True)
 
 
 def table_console(least: int = WIDTH) -> Console:

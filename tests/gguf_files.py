@@ -7,6 +7,7 @@ python -m tests.gguf_files m.gguf --real             as large as Gemma 3 270M, 2
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 _BYTES = 256
+_UINT32 = 4
 _SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 
 
@@ -66,6 +68,15 @@ def gguf_file(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return file
+
+
+def lying(file: Path, setting: str, value: int) -> Path:
+    """The same file with another number in a setting of 32 bits."""
+    named = setting.encode() + struct.pack("<I", _UINT32)
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<I", data, data.index(named) + len(named), value)
+    file.write_bytes(data)
     return file
 
 

@@ -55,7 +55,6 @@ from services.contract.wire import (
     decode_description,
     decode_step_times,
     gather_parts,
-    in_messages,
     join_bundle,
 )
 from services.runtime.awake import AwakeClock
@@ -335,7 +334,7 @@ class WorkerLink:
                 if self._state_room.held:
                     batch, self._outbox = portion(batch, STATE_PORTION)
                 with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-                    for message in in_messages(self._codec.encode_request, batch):
+                    for message in self._codec.requests(batch):
                         await call.write(message)
                 self._left(batch)
 

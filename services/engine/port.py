@@ -152,6 +152,13 @@ class SharedText(Protocol):
         It goes on waiting where the copy fails.
         """
 
+    def hold(self) -> SharedText:
+        """The text ended; its K/V stays for its scope until what this gives ends.
+
+        It takes no room from anyone: like that of texts that ended, it goes when a session needs
+        it. Where it raises, `discard` gives the room back.
+        """
+
     def end(self) -> None:
         """The text ended; its K/V may serve texts that begin with it, or is freed.
 

@@ -2,11 +2,13 @@
 
     a chat's next turn     begins with all of a text that ended: takes its cache over
     a shared beginning     is copied, from a text that ended or from one that goes on
+    a text that is held    is one that ended, and waits for the next of a call
 
 A text is known by its blocks of `BLOCK` tokens, each hashed together with all before it
 and with its scope: sessions of another scope are never found. What was found by its hash
 is compared token by token. Texts that ended are parked on what sessions leave of the K/V
-budget, at most `most_tokens` of it; the one used longest ago goes first.
+budget, at most `most_tokens` of it; the one used longest ago goes first. Those that are held
+are beyond that limit, and go last.
 """
 
 from __future__ import annotations
@@ -72,8 +74,12 @@ class Known:
         before, self.seen = self.seen, match.known.cache.length
         return match.usable < match.length and self.seen > before
 
+    def hold(self) -> Known:
+        """Its session ended: what it leaves to its scope until that ends."""
+        return self.owner.hold(self)
+
     def end(self) -> None:
-        """Its session ended: park it, or free its cache."""
+        """Its session ended, or it need not be held any more: park it, or free its cache."""
         self.owner.end(self)
 
     def discard(self) -> None:
@@ -108,9 +114,9 @@ class PrefixCache:
         self._most_tokens = most_tokens
         self._by_block: dict[int, dict[Known, None]] = {}
         self._parked: OrderedDict[Known, None] = OrderedDict()
+        self._held: OrderedDict[Known, None] = OrderedDict()
         self._numbers = count(1)
-        if most_tokens:
-            engine.budget.reclaim = self.evict
+        engine.budget.reclaim = self.evict
 
     @property
     def parked_tokens(self) -> int:
@@ -173,28 +179,56 @@ class PrefixCache:
         if not match.known.cache.freed:
             cache.copy_prefix(match.known.cache, match.usable)
             if match.known.parked:
-                self._parked.move_to_end(match.known)
+                self._shelf(match.known).move_to_end(match.known)
+
+    def hold(self, known: Known) -> Known:
+        """A session's text ended: what stays of it, whatever its size, until that ends."""
+        if not known.scope or known.cache.length < BLOCK:
+            self.discard(known)
+            return known
+        held = self._park(known, self._held)
+        for other in self._beginnings(held):
+            if other in self._held:
+                self._drop(other)
+        return held
 
     def end(self, known: Known) -> None:
-        """A session's text ended: park it, or free its cache."""
-        self._forget(known)
-        length = known.cache.length
-        if not (known.scope and known.kept) or not BLOCK <= length <= self._most_tokens:
-            known.cache.free()
+        """A text ended, or need not be held any more: park it, or free its cache."""
+        kept = known.scope and known.kept and BLOCK <= known.cache.length <= self._most_tokens
+        if not kept or self._is_gone(known):
+            self.discard(known)
             return
-        text = tuple(known.text[:length])
-        for other in self._beginnings(known.scope, text):
+        if known.parked:
+            del self._held[known]
+            self._parked[known] = None
+        else:
+            known = self._park(known, self._parked)
+        for other in self._beginnings(known):
             self._drop(other)
-        cache = known.cache.park()
-        parked = Known(self, known.scope, text, cache, next(self._numbers), parked=True)
-        self._parked[parked] = None
-        self._index(parked, text)
-        self.evict(self.parked_tokens - self._most_tokens)
+        held = sum(own.cache.reserve for own in self._held)
+        self.evict(self.parked_tokens - held - self._most_tokens)
 
     def discard(self, known: Known) -> None:
-        """A session's text ended in a way that leaves nothing to others."""
+        """A text ended in a way that leaves nothing to others."""
+        if self._is_gone(known):
+            return
+        self._held.pop(known, None)
         self._forget(known)
         known.cache.free()
+
+    def _is_gone(self, known: Known) -> bool:
+        """Whether what was held is another session's by now, or was given up."""
+        return known.parked and known not in self._held
+
+    def _park(self, known: Known, shelf: OrderedDict[Known, None]) -> Known:
+        """What a session leaves."""
+        self._forget(known)
+        text = tuple(known.text[: known.cache.length])
+        cache, number = known.cache.park(), next(self._numbers)
+        parked = Known(self, known.scope, text, cache, number, parked=True, kept=known.kept)
+        shelf[parked] = None
+        self._index(parked, text)
+        return parked
 
     def evict_all(self) -> int:
         """Free all parked texts; how many tokens of K/V that were."""
@@ -204,36 +238,40 @@ class PrefixCache:
 
     def evict(self, tokens: int) -> None:
         """Free parked texts of at least so many tokens in all, those used longest ago first."""
-        while tokens > 0 and self._parked:
-            known = next(iter(self._parked))
+        while tokens > 0 and (self._parked or self._held):
+            known = next(iter(self._parked or self._held))
             tokens -= known.cache.reserve
             self._drop(known)
 
     def _take_over(self, match: Match, reserve: int) -> BudgetedCache:
-        known = match.known
+        known, shelf = match.known, self._shelf(match.known)
         # Room made for it must not cost it its own.
-        del self._parked[known]
+        del shelf[known]
         try:
             known.cache.claim(reserve)
         except BaseException:
-            self._parked[known] = None
+            shelf[known] = None
             raise
         with freed_on_error(known.cache) as cache:
             self._forget(known)
             cache.rollback(match.length)
         return cache
 
-    def _beginnings(self, scope: str, text: tuple[int, ...]) -> list[Known]:
-        """Parked texts that this one begins with."""
-        first = next(_hashes(scope, text))
+    def _beginnings(self, known: Known) -> list[Known]:
+        """The other parked texts that this one begins with."""
+        others = [own for own in self._by_block[known.hashes[0]] if own is not known]
         return [
-            known
-            for known in self._by_block.get(first, ())
-            if known.parked and tuple(known.text) == text[: len(known.text)]
+            own
+            for own in others
+            if own.parked and tuple(own.text) == tuple(known.text[: len(own.text)])
         ]
 
+    def _shelf(self, known: Known) -> OrderedDict[Known, None]:
+        """Where a text lies that has no session."""
+        return self._held if known in self._held else self._parked
+
     def _drop(self, known: Known) -> None:
-        del self._parked[known]
+        del self._shelf(known)[known]
         self._forget(known)
         known.cache.free()
 

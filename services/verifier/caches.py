@@ -4,6 +4,7 @@ A session reserves K/V for its text, a block and some tokens more, and then as m
 it grows. Where the budget holds no more, texts that ended go first; then the session opened
 last gives its K/V up, and is prefilled again when there is room. The one opened first never
 does, so something always goes on. Nobody waits while holding what another one waits for.
+Of texts that are scored the context stays for the next one of their call, until that is over.
 Within a tenant priorities decide who counts as opened when (`services.scheduling.turns`).
 """
 
@@ -11,16 +12,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from services.contract.errors import Overloaded
 from services.engine.lending import Lending
 from services.engine.port import Engine, SharedText
 from services.scheduling.kv_reserve import SPARE_TOKENS, reserve_of
 from services.verifier.session import VerifySession, by_seniority
+from services.verifier.types import Key
 
 _FORKS = "completions of "
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Caches:
@@ -42,6 +47,8 @@ class Caches:
         self._prefixes = engine.prefix_cache(prefix_tokens)
         self._keeps = prefix_tokens > 0
         self._on_preempt = on_preempt
+        self._held: dict[Key, SharedText] = {}
+        """Contexts of sessions that were scored, until these are closed."""
 
     def open(self, session: VerifySession) -> None:
         """Give a session K/V, with what is known of its text in it; raises Overloaded.
@@ -73,26 +80,31 @@ class Caches:
 
     def close(self, session: VerifySession, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
-        self._withdraw(session)
-        shared, session.shared = session.shared, None
-        if shared is None:
-            return
-        if sound:
-            try:
-                shared.end()
-            except Exception:
-                _log.exception("a text that ended is not kept")
-            else:
-                return
-        try:
-            shared.discard()
-        except Exception:
-            _log.exception("K/V of a session that ended was not given back in full")
+        if (shared := self._parted(session)) is not None:
+            _end(shared, shared.end if sound else None)
 
-    def leave_context(self, session: VerifySession) -> None:
-        """Leave others what is before the first token that was scored: few texts go on alike."""
-        cache = session.cache
+    def hold(self, session: VerifySession) -> None:
+        """A session was scored: its context stays until its key is released. Raises nothing.
+
+        That is what is before the first token that was scored: few texts go on alike.
+        """
+        self.release(session.key)
+        if (shared := self._parted(session)) is None:
+            return
+        cache = shared.cache
         cache.rollback(min(cache.length, session.opening.score_from - 1))
+        if (held := _end(shared, shared.hold)) is not None:
+            self._held[session.key] = held
+
+    def release(self, key: Key) -> None:
+        """What was held of a session need not be any more."""
+        if (held := self._held.pop(key, None)) is not None:
+            _end(held, held.end)
+
+    def drop_link(self, link: int) -> None:
+        """The same for all sessions of a link."""
+        for key in [key for key in self._held if key[0] == link]:
+            self.release(key)
 
     def room(
         self,
@@ -156,10 +168,26 @@ class Caches:
         self.close(session, sound=False)
         session.filled = False
 
-    def _withdraw(self, session: VerifySession) -> None:
+    def _parted(self, session: VerifySession) -> SharedText | None:
+        """What a session has in K/V; it has that no more, and nobody borrows it."""
         if self._lending is not None and session.offer is not None:
             self._lending.withdraw(session.key[1], session.offer)
-        session.offer = None
+        shared, session.shared, session.offer = session.shared, None, None
+        return shared
+
+
+def _end(shared: SharedText, end: Callable[[], T] | None) -> T | None:
+    """End a text in a way or, where that fails or is None, leave nothing of it."""
+    if end is not None:
+        try:
+            return end()
+        except Exception:
+            _log.exception("a text that ended is not kept")
+    try:
+        shared.discard()
+    except Exception:
+        _log.exception("K/V of a session that ended was not given back in full")
+    return None
 
 
 def _reserve(session: VerifySession) -> int:

@@ -155,6 +155,7 @@ class VerifierCore:
                     self._enqueue(key, command, arrived)
                 case CloseVerify():
                     self._close(key)
+                    self._caches.release(key)
                 case _:
                     assert_never(command)
         except Exception as error:
@@ -164,6 +165,7 @@ class VerifierCore:
         """Free the sessions of a broken link, and only those."""
         for key in [key for key in self._sessions if key[0] == link]:
             self._close(key)
+        self._caches.drop_link(link)
 
     def _open(self, key: Key, opening: OpenVerify, arrived: float) -> None:
         known = self._sessions.get(key)
@@ -528,7 +530,7 @@ class VerifierCore:
         self._emit(session.key[0], opened)
         if session.opening.score_from:
             self._settle()
-            self._caches.leave_context(session)
+            self._caches.hold(session)
             self._close(session.key)
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:

@@ -25,11 +25,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.machine import machine
-from bench.output import say, table, table_console, write_content
+from bench.output import say as say_of
+from bench.output import table, table_console, write_content
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.contract.errors import StartError
 from testkit.chaos.faults import KINDS, kinds_on
@@ -57,6 +59,7 @@ SAME_TEXT = WAYS[::2]
 DTYPES = FLOAT32, BFLOAT16 = ("float32", "bfloat16")
 WIRE_SECONDS = 0.005
 SOAK_TOKENS = 16
+say = partial(say_of, program="testkit.chaos")
 SOAK_KEEPS = ("--finished-ttl", "5")
 """Seconds that the store keeps a finished session in a soak, so that it does not fill up."""
 SOAK_HOLDS = ("--prefix-cache-tokens", "4096")

@@ -8,9 +8,9 @@ what it takes beside a real target, and two cores have room for all of it. Who c
 machines of its own: the kernel lets good callers go first and hostile ones last. The hostile
 tenant may have four sessions and has 24 lanes, each sending one attack after another, some of
 many calls at once. The exit status is 1 where good sessions lose more of their pace than
---pace-lost, where a health check fails, where a loop is late, where a process grows by half, or
-with the children that compile for it beyond what its pod may have, where one ends, or where a
-good session fails.
+--pace-lost, where one of them stands still for longer than --gap, where a health check fails,
+where a loop is late, where a process grows by half, or with the children that compile for it
+beyond what its pod may have, where one ends, or where a good session fails.
 """
 
 import argparse
@@ -20,10 +20,12 @@ import secrets
 import sys
 import tempfile
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from bench.machine import machine
-from bench.output import say, table, table_console, write_content
+from bench.output import say as say_of
+from bench.output import table, table_console, write_content
 from services.cluster.fresh import FRESH
 from services.contract.errors import StartError
 from services.runtime.affinity import give_way
@@ -38,6 +40,7 @@ from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
 WIRE_SECONDS = 0.06
+say = partial(say_of, program="testkit.hostile")
 CALLERS_NICE = -10
 POD_BYTES = {"orchestrator": 2 << 30, "verifier": 3 << 30, "drafter": 3 << 29}
 """What k8s/ allows each role: of its bases and of its component for CPUs the greater."""
@@ -72,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "--model-drafts", action="store_true", help="of a model, all the time: wants a core more"
     )
     made.add_argument("--pace-lost", type=float, default=0.15, help="the most that is borne")
+    made.add_argument("--gap", type=float, default=1.0, help="seconds without tokens, at most")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
 
@@ -99,7 +103,7 @@ def _run(given: argparse.Namespace, folder: Path) -> HostileResult:
         lanes=given.lanes,
         kinds=given.kinds,
     )
-    bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
+    bounds = Bounds(pace_lost=given.pace_lost, gap=given.gap, memory=POD_BYTES)
     with Cluster(layout) as cluster:
         hostile = Hostile(cluster, _cases(given.tokens), plan, bounds, bad, say)
         return asyncio.run(_attacked(hostile, cluster))
@@ -131,7 +135,7 @@ def _show(outcome: HostileResult) -> None:
     console = table_console()
     title = f"good sessions, tokens/s: {outcome.quiet_before:.1f} before, "
     title += f"{outcome.attacked:.1f} under attack, {outcome.quiet_after:.1f} after: "
-    console.print(title + f"{outcome.lost:.1%} lost")
+    console.print(title + f"{outcome.lost:.1%} lost, {outcome.gap:.2f} s at most without tokens")
     rows = [
         (
             reading.name,

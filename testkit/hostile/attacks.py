@@ -208,6 +208,14 @@ def long_prefill(number: int) -> Attack:
     return Attack("Generate", pb.GenerateRequest(tokens=ids, sampling=made).SerializeToString())
 
 
+def scores(number: int) -> Attack:
+    """As many scores as there may be, behind a context that leaves room for few at a time."""
+    ids = pb.TokenIds(ids=[(number + i) % 250 for i in range(1900)])
+    each = [pb.Continuation(tokens=pb.TokenIds(ids=[i, i])) for i in range(128)]
+    asked = pb.ScoreRequest(tokens=ids, continuations=each, ephemeral=True)
+    return Attack("Score", asked.SerializeToString())
+
+
 def unread(number: int) -> Attack:
     """A long answer that nobody reads."""
     made = pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, logprobs=20)
@@ -293,6 +301,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         many_tokens,
         whole_answer,
         long_prefill,
+        scores,
         unread,
         begun_and_left,
         never_sent,

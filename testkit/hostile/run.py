@@ -21,6 +21,7 @@ from testkit.hostile.watch import Reading, Watch
 
 _SESSION_SECONDS = 300.0
 _CHECK_SECONDS, _CHECK_EVERY = 10.0, 0.25
+_LOOK_EVERY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class HostilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may come of it at most: pace lost (share), lag (s), memory (times before, bytes)."""
+    """What may come of it at most: pace lost (share), gap and lag (s), memory (times, bytes)."""
 
     pace_lost: float = 0.15
+    gap: float = 1.0
     lag_p99: float = 0.1
     growth: float = 1.5
     memory: dict[str, int] = field(default_factory=dict)
@@ -53,6 +55,8 @@ class HostileResult:
     quiet_before: float = 0.0
     attacked: float = 0.0
     quiet_after: float = 0.0
+    gap: float = 0.0
+    """Seconds that a good session under attack waited for its next tokens at most."""
     sessions: int = 0
     readings: list[Reading] = field(default_factory=list)
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -108,11 +112,12 @@ class Hostile:
         self._report(f"quiet: {outcome.quiet_before:.1f} tokens/s")
         watch = Watch(self._cluster)
         await watch.begin()
-        watching = asyncio.create_task(watch.run())
+        watching = [asyncio.create_task(look) for look in (watch.run(), self._look_for_gaps())]
         outcome.attacked = await self._pace(self._attack())
         outcome.readings = await watch.end()
-        watching.cancel()
-        self._report(f"under attack: {outcome.attacked:.1f} tokens/s")
+        for one in watching:
+            one.cancel()
+        self._report(f"under attack: {outcome.attacked:.1f} tokens/s, a gap of {outcome.gap:.2f} s")
         await whole(self._cluster)
         outcome.quiet_after = await self._pace(asyncio.sleep(plan.quiet))
         self._report(f"quiet again: {outcome.quiet_after:.1f} tokens/s")
@@ -126,6 +131,14 @@ class Hostile:
 
     def _heard(self) -> int:
         return self._ended_tokens + sum(len(one.transcript.token_ids) for one in self._listeners)
+
+    async def _look_for_gaps(self) -> None:
+        """Until cancelled."""
+        while True:
+            now = time.monotonic()
+            waiting = [now - one.transcript.heard_at for one in self._listeners if one.running]
+            self._outcome.gap = max(self._outcome.gap, *waiting, 0.0)
+            await asyncio.sleep(_LOOK_EVERY)
 
     async def _attack(self) -> None:
         """Let the sender run, and read what it says."""
@@ -185,6 +198,8 @@ class Hostile:
                 f"good sessions lost {outcome.lost:.1%} of their pace, more than "
                 f"{bounds.pace_lost:.0%}"
             )
+        if outcome.gap > bounds.gap:
+            outcome.violations.append(f"a good session stood still for {outcome.gap:.1f} s")
         outcome.violations += [f"{name} ended or restarted" for name in watch.restarted()]
         for reading in outcome.readings:
             outcome.violations += self._complaints(reading)

@@ -24,6 +24,7 @@ from testkit.hostile.attacks import ATTACKS, Attack, Manner
 _UNREAD_SECONDS = 3.0
 _CROWD = 400
 _LONGEST_CALL = 30.0
+_UNARY = ("GetSession", "Score")
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -70,7 +71,7 @@ async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
                 await _withhold(channel, attack, metadata)
             elif attack.manner is Manner.CROWD:
                 await _crowd(channel, attack)
-            elif attack.method == "GetSession":
+            elif attack.method in _UNARY:
                 await channel.unary_unary(attack.path)(attack.message, metadata=metadata)
             else:
                 await _stream(channel, attack, metadata)

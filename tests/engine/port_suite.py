@@ -413,6 +413,27 @@ def test_a_text_that_ended_is_taken_over_by_the_next_turn(make: Callable[[], Eng
     second.discard()
 
 
+def test_a_text_that_is_held_stays_whatever_its_size_until_it_ends(make) -> None:
+    world = World(make, 7)
+    text = world.tokens(50)
+    prefixes = world.engine.prefix_cache(40)
+    held = []
+    for last in (1, 2, 3):
+        whole = [*text, last, last]
+        own = prefixes.open("call", whole, CAPACITY - 10, kept=False)
+        assert (own.cached, own.waits) == (len(text) if held else 0, False)
+        (rows,) = world.engine.forward([Segment(own.cache, whole[own.cached :])])
+        world.same(rows[-1], world.prefilled(tuple(whole)))
+        own.cache.rollback(len(text))
+        held.append(own.hold())
+        assert world.engine.kv_tokens_used == 0
+    for one in held[:2]:
+        one.end()
+    assert world.engine.kv_tokens_spare >= len(text)
+    held[2].end()
+    assert (world.engine.kv_tokens_used, world.engine.kv_tokens_spare) == (0, 0)
+
+
 def test_an_engine_says_what_it_is(make: Callable[[], Engine]) -> None:
     engine = make()
     assert engine.model_id

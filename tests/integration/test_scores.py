@@ -17,9 +17,13 @@ from paceline import (
 
 from services.contract.types import Role
 from services.verifier import scores as verifier_scores
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
     PROMPT,
     cluster,
+    engine,
+    start_core,
     start_drafter,
     start_verifier,
     target,
@@ -189,3 +193,45 @@ async def test_the_example_for_lm_eval_gives_its_answers(monkeypatch):
 def _sum(before, behind):
     rows = laws(before + behind)[len(before) - 1 : -1]
     return rows.gather(-1, torch.tensor([behind]).T).sum().item()
+
+
+ROOM = 400
+"""Tokens of K/V, of which texts that ended keep 200 at most."""
+
+
+@pytest.mark.parametrize("ephemeral", [True, False])
+@pytest.mark.parametrize("length", [60, 120, 280])
+async def test_a_context_is_read_once_a_call_however_few_of_its_texts_fit_at_a_time(
+    length, ephemeral
+):
+    fed = []
+    loaded = engine(batch_invariant=None, kv_capacity_tokens=ROOM)
+    own = VerifierOptions(on_step=lambda step: fed.extend(one.tokens for one in step.entries))
+    verifier = await start_core(VerifierCore, loaded, "v1", loaded.bundle, options=own)
+    context = [(7 * i + i // 5) % 290 + 5 for i in range(length)]
+    behind = [[5 + i, 40 + i, 7] for i in range(20)]
+    async with cluster([verifier], []) as one:
+        asked = {"tokens": context, "continuations": behind, "ephemeral": ephemeral}
+        first = await one.client.score(**asked)
+        # Of each text the context's last token is fed again, and its own.
+        assert sum(fed) <= length + 4 * len(behind)
+        for score, ids in zip(first.scores, behind, strict=True):
+            check(score, context, ids)
+        await until(lambda: not any(_sessions(one).values()))
+        stays = not ephemeral and length <= ROOM // 2
+        await until(lambda: bool(verifier.host.progress().kv_tokens_spare) is stays)
+        assert verifier.host.progress().kv_tokens_used == 0
+        fed.clear()
+        await one.client.score(**asked | {"continuations": [[3, 2, 1]]})
+        assert sum(fed) == (3 if stays else length + 2)
+
+
+async def test_a_text_to_score_that_no_verifier_can_hold_is_refused_with_the_figures():
+    async with cluster([await start_verifier(kv_capacity_tokens=ROOM)], []) as one:
+        whole = {"tokens": [7] * (ROOM - 3), "continuations": [[1, 2, 3], [4, 5, 6]]}
+        assert len((await one.client.score(**whole, ephemeral=True)).scores) == 2
+        whole["continuations"].append([1] * 4)
+        with pytest.raises(
+            InvalidArgument, match=r"continuations: .401 tokens.*at most 400 with .*K/V"
+        ):
+            await one.client.score(**whole, ephemeral=True)

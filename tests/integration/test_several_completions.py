@@ -114,7 +114,7 @@ async def test_a_verifier_that_dies_changes_no_text(way):
         async for event in running.client.generate(PROMPT, n=4, **options):
             if isinstance(event, Chunk):
                 texts[event.index] += event.token_ids
-                if len(texts[event.index]) == 10:
+                if len(texts[event.index]) >= 10:
                     busy = max((first, second), key=lambda one: one.host.progress().sessions)
                     if not busy.task.done() and not any(w.task.done() for w in (first, second)):
                         await busy.kill()

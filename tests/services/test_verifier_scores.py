@@ -131,6 +131,84 @@ def test_what_is_only_scored_closes_itself_and_leaves_its_context():
     assert table.run(CloseVerify("s")) == []
 
 
+def small(**options):
+    return Table(FakeEngine(100), **options)
+
+
+def alone(session, own, **more):
+    """Tokens behind a context of 57, above half of what there is room for."""
+    return scoring(session, (*TEXT[:57], *own), 57, **{"fork_scope": "call", **more})
+
+
+def fed(table):
+    """How many tokens were, since this was asked last."""
+    count = sum(map(sum, table.engine.forwards))
+    table.engine.forwards.clear()
+    return count
+
+
+@pytest.mark.parametrize("scope", ["", "acme"])
+@pytest.mark.parametrize("kept", [None, 0])
+def test_a_context_is_taken_over_from_text_to_text_where_no_two_fit(scope, kept):
+    table = small(prefix_cache_tokens=kept)
+    for i, name in enumerate("abcd"):
+        found = told(table.run(alone(name, (i, 3, 9), cache_scope=scope)), name)
+        check(found, (*TEXT[:57], i, 3, 9), start=57)
+        assert fed(table) == 3 + (56 if name == "a" else 0)
+    # Only what the last one left is there still.
+    table.run(*map(CloseVerify, "abc"))
+    assert table.engine.budget.spare >= 56
+    table.run(CloseVerify("d"))
+    assert (table.engine.budget.spare, table.engine.budget.used) == (0, 0)
+
+
+def test_what_a_tenant_may_keep_of_a_context_stays_when_the_call_is_over():
+    table = Table()
+    table.run(alone("a", (1, 2, 3)))
+    table.run(CloseVerify("a"))
+    table.run(alone("b", (3, 2, 1), fork_scope="another call"))
+    assert fed(table) == 59 + 3
+
+
+@pytest.mark.parametrize("scopes", [{"fork_scope": "another"}, {"cache_scope": "beta"}])
+def test_a_context_that_is_held_is_found_by_its_own_call_alone(scopes):
+    table = Table()
+    own = {"cache_scope": ""} if "fork_scope" in scopes else {"cache_scope": "acme"}
+    table.run(alone("a", (1, 2, 3), **own))
+    table.run(alone("b", (3, 2, 1), **own | scopes))
+    assert fed(table) == 59 * 2
+
+
+def test_a_session_that_needs_the_room_gets_that_of_a_context_that_is_held():
+    table = small()
+    table.run(alone("a", (1, 2, 3), cache_scope=""))
+    table.opened(opening("other", prompt=TEXT, max_tokens=30))
+    assert table.engine.budget.spare == 0
+    table.run(CloseVerify("other"), CloseVerify("a"))
+    assert (table.engine.budget.spare, table.engine.budget.used) == (0, 0)
+
+
+def test_texts_that_ended_give_way_before_a_context_that_is_held():
+    table = small()
+    table.run(alone("a", (1, 2, 3), cache_scope=""))
+    table.run(opening("old", prompt=TEXT[:20], max_tokens=1, window=0, cache_scope="acme"))
+    table.run(CloseVerify("old"))
+    table.opened(opening("other", prompt=TEXT[:20], max_tokens=5, window=0, cache_scope="beta"))
+    fed(table)
+    table.run(CloseVerify("other"), alone("b", (3, 2, 1), cache_scope=""))
+    assert fed(table) == 3
+
+
+def test_a_link_that_breaks_gives_up_what_its_sessions_held():
+    table = small()
+    table.run(alone("a", (1, 2, 3), cache_scope=""), link=2)
+    assert table.engine.budget.spare
+    table.core.drop_link(1)
+    assert table.engine.budget.spare
+    table.core.drop_link(2)
+    assert (table.engine.budget.spare, table.engine.budget.used) == (0, 0)
+
+
 def test_it_needs_no_more_context_than_its_tokens():
     table = Table()
     most = table.engine.max_context_length

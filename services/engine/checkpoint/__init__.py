@@ -6,6 +6,7 @@ stored       matrices that stay in their file until they are packed
 folder_model what transformers makes of a folder, with such matrices
 gguf_model   the same of a GGUF file: model, configuration, tokenizer
 gguf_file    what is where in a GGUF file
+gguf_counts  whether its settings count what its tensors have
 gguf         the folder that one is converted to, for who needs a folder
 fingerprint  whether two workers run the same weights in the same way
 heads        whether it is a head for another model

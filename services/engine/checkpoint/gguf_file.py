@@ -29,6 +29,10 @@ _MOST_DIMENSIONS = 8
 _ALIGNMENT = "general.alignment"
 _OF_VOCABULARY = "tokenizer."
 _LONG = 4096
+_MOST_BEFORE = 1 << 28
+"""Bytes of a file before its tensors' numbers: a vocabulary of 262 144 tokens takes a tenth."""
+_MOST_TENSORS, _MOST_VALUES = 1 << 17, 1 << 22
+"""Of values of settings a vocabulary of 262 144 tokens takes a third."""
 
 
 class Field:
@@ -90,17 +94,27 @@ class GgufFile:
         version, tensors, settings = self._numbers("<IQQ")
         if version not in _VERSIONS:
             raise ValueError(f"GGUF version {version} is not one of {_VERSIONS}")
+        if tensors > _MOST_TENSORS:
+            raise ValueError(f"{tensors} tensors, more than {_MOST_TENSORS}")
         self.fields = dict(self._settings(settings))
         found = list(self._infos(tensors))
         self.tensors = [self._tensor(*one) for one in found]
         del self._bytes
 
-    _at = 0
+    _at = _values = 0
+
+    def _expect(self, values: int) -> None:
+        """So many values of settings come; what reads them takes a while for each."""
+        self._values += values
+        if self._values > _MOST_VALUES:
+            raise ValueError(f"{self._values} values of settings, more than {_MOST_VALUES}")
 
     def _take(self, count: int) -> memoryview:
         taken = self._bytes[self._at : self._at + count]
         if len(taken) < count:
             raise ValueError("the file is cut short")
+        if self._at + count > _MOST_BEFORE:
+            raise ValueError(f"settings and names take more than {_MOST_BEFORE} bytes")
         self._at += count
         return taken
 
@@ -115,6 +129,7 @@ class GgufFile:
         return self._string().decode()
 
     def _settings(self, count: int) -> Iterator[tuple[str, Field]]:
+        self._expect(count)
         for _ in range(count):
             name = self._name()
             [kind] = self._numbers("<I")
@@ -129,6 +144,7 @@ class GgufFile:
         if kind != _ARRAY:
             return Field([kind], [self._array(kind, 1)], [0])
         inner, count = self._numbers("<IQ")
+        self._expect(count)
         left_out = not self._vocabulary and name.startswith(_OF_VOCABULARY) and count > _LONG
         if inner == _STRING:
             return self._strings(count, left_out=left_out)
@@ -164,6 +180,8 @@ class GgufFile:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         form = GGMLQuantizationType(kind)
+        if 0 in shape:
+            raise ValueError(f"tensor {name} has no numbers")
         start = -(-self._at // self._alignment) * self._alignment + offset
         block, size = GGML_QUANT_SIZES[form]
         if form.value in _PLAIN:

@@ -18,7 +18,7 @@ import grpc
 from services.contract.errors import Overloaded, ProtocolError, VersionMismatch
 from services.contract.states import OnStates
 from services.contract.types import Draining, LinkHello, Progress, WorkerDescription
-from services.contract.wire import LinkCodec, in_messages
+from services.contract.wire import Codec
 from services.runtime.host import BEAT_SECONDS, WorkerHost
 from services.runtime.serving.border import border, send_headers
 from services.runtime.state_room import StateRoom, portion
@@ -113,7 +113,7 @@ class LinkServer(Generic[C, E]):
         self,
         host: WorkerHost[C, E],
         description: WorkerDescription,
-        codec: LinkCodec[C, E],
+        codec: Codec[C, E],
         max_outgoing: int = MAX_OUTGOING,
         patience: float = READ_SECONDS,
     ) -> None:
@@ -205,7 +205,7 @@ class LinkServer(Generic[C, E]):
         while events := await outbox.take():
             try:
                 async with asyncio.timeout(self._patience):
-                    for message in in_messages(self._codec.encode_response, events):
+                    for message in self._codec.responses(events):
                         await context.write(message)
             except TimeoutError:
                 raise Overloaded("the peer does not read its link") from None

@@ -1,0 +1,308 @@
+"""How much of its drafts a verifier verifies in a step, over all sessions together.
+
+Each session offers the draft that it has. A draft token is worth its chance to be accepted, and
+costs what a row more makes the step longer, for everybody in it. So the tokens are taken from the
+likeliest on, up to where tokens by time are most:
+
+    (sessions + sum of chances) / ms(sessions, tokens)
+
+Of several sessions, drafts lengthen a step by at most `LENGTHEN`, unless each of them gains more
+than that by its own; and where that binds, tenants take turns. So nobody's predictable text makes
+another's steps much longer.
+
+What a drawn token is has no part in whether it is verified: its chance is learned from how often
+tokens at its depth were accepted, never read off the token. Where drafts are matched exactly, the
+drafter's own chances are used, corrected by what came of them.
+
+A session whose drafts do not pay rests: its drafter is told to be 0 tokens ahead. After a while it
+tries again, and rests twice as long if they still do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from services.contract.types import StepTime
+from services.scheduling.offers import Allotment, Judged, Offer
+from services.scheduling.step_costs import StepCosts
+from services.scheduling.tree_budget import EDGES, believed, range_of
+
+LENGTHEN = 1.15
+"""Most that drafts make a step longer while somebody in it gains less."""
+KEEP = 0.97
+"""Discount of earlier drafts, per draft: about thirty count."""
+TRUST = 4.0
+"""Drafts, or nodes of a range of chances, that a first estimate counts for."""
+FIRST = 0.6
+"""The chance of a first token of which nothing is known, and of one behind an accepted one."""
+HOPE = 0.05
+"""Of the newest step in what a session's drafts promise."""
+NEW = 4
+"""Steps before which nobody knows what a session may hope for."""
+UNPAID = 8
+"""Drafts in a row that did not pay, after which a session rests."""
+SHORTEST_REST, LONGEST_REST = 16, 256
+"""Steps of a session."""
+TRIALS = 2
+"""Drafts behind a rest that are verified whether they pay or not, one token of each."""
+MOST_KNOWN = 1024
+"""Tenants and sources that are remembered."""
+LONGEST_HOLD = 1.0
+"""Seconds for which `FIXED` waits for a draft."""
+FIXED, EAGER, MATCHED = "fixed", "eager", "matched"
+"""Baselines: a whole draft is waited for; all that is there; as deep as a step takes to draft."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """Discounted hits among discounted tries."""
+
+    hits: float = 0.0
+    tries: float = 0.0
+
+    def add(self, hits: float, tries: float) -> None:
+        if tries:
+            self.hits = KEEP * self.hits + hits
+            self.tries = KEEP * self.tries + tries
+
+    def rate(self, prior: float, trust: float = TRUST) -> float:
+        return (self.hits + trust * prior) / (self.tries + trust)
+
+
+@dataclass(slots=True)
+class _Acceptance:
+    """How often drafts are accepted: their first tokens, later ones, and nodes by their chances."""
+
+    first: _Share = field(default_factory=_Share)
+    later: _Share = field(default_factory=_Share)
+    nodes: list[_Share] = field(default_factory=lambda: [_Share() for _ in range(len(EDGES) + 1)])
+
+    def add(self, own: Judged) -> None:
+        if own.reach:
+            taken = set(own.path) if own.tree else set(range(own.accepted))
+            for node, chance in enumerate(own.reach[: own.judged]):
+                self.nodes[range_of(chance)].add(node in taken, chance)
+        tried = min(own.accepted + 1, own.judged)
+        self.first.add(min(own.accepted, 1), min(tried, 1))
+        self.later.add(max(0, own.accepted - 1), max(0, tried - 1))
+
+
+@dataclass(slots=True)
+class _Session:
+    tenant: Hashable
+    source: str
+    acceptance: _Acceptance = field(default_factory=_Acceptance)
+    unpaid: int = 0
+    rest: int = 0
+    """Steps that it rests for yet."""
+    rested: int = SHORTEST_REST
+    """How long it rested last."""
+    trials: int = 0
+    steps: int = 0
+    hoped: float = 1.0
+    """Tokens a step that its drafts promise, lately."""
+
+
+class DraftBudget:
+    """The policy of a verifier. One thread uses it."""
+
+    def __init__(self, told: Sequence[StepTime] = ()) -> None:
+        """`told`: what a step of one session took by its rows, where that was measured."""
+        self.costs = StepCosts(told)
+        self._sessions: dict[Hashable, _Session] = {}
+        self._known: OrderedDict[tuple[Hashable, str], _Acceptance] = OrderedDict()
+        self._of_all: dict[str, _Acceptance] = {}
+
+    # --- before a step ------------------------------------------------------------
+
+    def allot(self, offers: Sequence[Offer]) -> list[Allotment]:
+        """How much of each offer a step verifies; of every session in it, also without a draft."""
+        allotted = [self._baseline(own) if own.pacing else None for own in offers]
+        forced = sum(own.tokens for own in allotted if own is not None and not own.hold_s)
+        counts = self._share_out(offers, forced)
+        return [own or Allotment(count) for own, count in zip(allotted, counts, strict=True)]
+
+    def _baseline(self, offer: Offer) -> Allotment:
+        most = min(offer.tokens, offer.window)
+        if offer.pacing == FIXED:
+            whole = offer.final or offer.tokens >= offer.window
+            return Allotment(most, 0.0 if whole else LONGEST_HOLD)
+        if offer.pacing == MATCHED and offer.draft_ms:
+            most = min(most, max(1, round(self.costs.ms(1, most) / offer.draft_ms)))
+        return Allotment(most)
+
+    def _share_out(self, offers: Sequence[Offer], forced: int) -> list[int]:
+        counts = [0] * len(offers)
+        ranked = self._ranked(offers)
+        if ranked:
+            table = self.costs.table(len(offers), forced + len(ranked))[forced:]
+            counts = self._paying(ranked, offers, table)
+        if self.costs.stale(len(offers)):
+            return [0] * len(offers)
+        return [
+            self._settled(own, count) if own.tokens and not own.pacing else 0
+            for own, count in zip(offers, counts, strict=True)
+        ]
+
+    def _paying(
+        self, ranked: Sequence[tuple[float, int]], offers: Sequence[Offer], ms: Sequence[float]
+    ) -> list[int]:
+        """How many tokens of each offer pay; `ms`: what so many of them cost together."""
+        best = _most_by_time(ranked, len(offers), ms)
+        if len(offers) > 1:
+            hoped = [1.0] * len(offers)
+            for chance, place in ranked[:best]:
+                hoped[place] += chance
+            if ms[best] > self._least(offers, hoped) * ms[0]:
+                most = _within(LENGTHEN * ms[0], ms, best)
+                ranked = _in_turns(ranked, offers)
+                best = _most_by_time(ranked[:most], len(offers), ms)
+        counts = [0] * len(offers)
+        for _, place in ranked[:best]:
+            counts[place] += 1
+        return counts
+
+    def _least(self, offers: Sequence[Offer], hoped: Sequence[float]) -> float:
+        """The least tokens a step that a session may hope for, by its drafts lately."""
+        least = math.inf
+        for own, tokens in zip(offers, hoped, strict=True):
+            session = self._session(own)
+            session.hoped += HOPE * (tokens - session.hoped) if session.steps else tokens - 1.0
+            session.steps += 1
+            if session.steps > NEW:
+                least = min(least, session.hoped)
+        return least
+
+    def _ranked(self, offers: Sequence[Offer]) -> list[tuple[float, int]]:
+        """(chance, place of the offer) of every token, the likeliest first."""
+        ranked = [
+            (chance, place)
+            for place, own in enumerate(offers)
+            if own.tokens and not own.pacing
+            for chance in self.chances(own)[: own.window]
+        ]
+        # Stable, and falling within an offer: so each beginning has beginnings of the drafts.
+        ranked.sort(key=lambda one: -one[0])
+        return ranked
+
+    def _settled(self, offer: Offer, count: int) -> int:
+        """The count; of a draft that does not pay one token where that is tried."""
+        session = self._session(offer)
+        if count:
+            session.unpaid = session.trials = 0
+            session.rested = SHORTEST_REST
+            return count
+        if session.trials:
+            session.trials -= 1
+            return 1
+        session.unpaid += 1
+        if session.unpaid >= UNPAID:
+            session.rest, session.unpaid = session.rested, 0
+            session.rested = min(2 * session.rested, LONGEST_REST)
+        return 0
+
+    def chances(self, offer: Offer) -> list[float]:
+        """The chance of each offered token to be accepted; it never rises."""
+        own = self._session(offer).acceptance
+        of_tenant, of_all = self._known_of(offer.tenant, offer.source)
+        if offer.exact and offer.reach:
+            factors = [
+                share.rate(tenant.rate(all_.rate(1.0)))
+                for share, tenant, all_ in zip(
+                    own.nodes, of_tenant.nodes, of_all.nodes, strict=True
+                )
+            ]
+            return believed(offer.reach, factors)
+        first = own.first.rate(of_tenant.first.rate(of_all.first.rate(FIRST)))
+        later = own.later.rate(of_tenant.later.rate(of_all.later.rate(FIRST)))
+        if offer.tree:
+            # Which node is at which level is its drafter's: each is worth as much.
+            levels = sum(first * later**level for level in range(max(1, offer.depth)))
+            return [levels / offer.tokens] * offer.tokens
+        return [first * later**depth for depth in range(offer.tokens)]
+
+    # --- behind a step ------------------------------------------------------------
+
+    def judged(self, own: Judged) -> None:
+        """What became of a session's draft in a step."""
+        session = self._sessions.get(own.key)
+        if session is None or not own.judged:
+            return
+        for known in (session.acceptance, *self._known_of(session.tenant, session.source)):
+            known.add(own)
+
+    def stepped(self, sessions: int, extra: int, ms: float) -> None:
+        """A step without prompts, with so many draft tokens beside its sessions, took `ms`."""
+        if sessions and ms > 0:
+            self.costs.observe(sessions, extra, ms)
+
+    def advanced(self, key: Hashable, _tokens: int) -> None:
+        """A session took part in a step."""
+        session = self._sessions.get(key)
+        if session is not None and session.rest:
+            session.rest -= 1
+            session.trials = TRIALS if not session.rest else 0
+
+    def window(self, key: Hashable, most: int) -> int:
+        """How far a session's drafter is to be ahead: `most`, or 0 while the session rests."""
+        session = self._sessions.get(key)
+        return 0 if session is not None and session.rest else most
+
+    def forget(self, key: Hashable) -> None:
+        """A session is gone; what it taught stays with its tenant and source."""
+        self._sessions.pop(key, None)
+
+    # --- what is known ------------------------------------------------------------
+
+    def _session(self, offer: Offer) -> _Session:
+        found = self._sessions.get(offer.key)
+        if found is None or found.source != offer.source:
+            found = self._sessions[offer.key] = _Session(offer.tenant, offer.source)
+        return found
+
+    def _known_of(self, tenant: Hashable, source: str) -> tuple[_Acceptance, _Acceptance]:
+        """Of a source: what is known of a tenant's drafts, and of everybody's."""
+        found = self._known.get((tenant, source))
+        if found is None:
+            found = self._known[tenant, source] = _Acceptance()
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end((tenant, source))
+        return found, self._of_all.setdefault(source, _Acceptance())
+
+
+def _most_by_time(ranked: Sequence[tuple[float, int]], sessions: int, ms: Sequence[float]) -> int:
+    """How many of the first ones bring most tokens by time; `ms`: what so many of them cost."""
+    best, greatest, tokens = 0, sessions / ms[0], float(sessions)
+    for count, (chance, _) in enumerate(ranked, 1):
+        tokens += chance
+        if tokens > greatest * ms[count]:
+            best, greatest = count, tokens / ms[count]
+    return best
+
+
+def _within(longest: float, ms: Sequence[float], most: int) -> int:
+    """How many tokens, `most` at most, fit a step of so many milliseconds."""
+    over = (count - 1 for count in range(1, most + 1) if ms[count] > longest)
+    return next(over, most)
+
+
+def _in_turns(
+    ranked: Sequence[tuple[float, int]], offers: Sequence[Offer]
+) -> Sequence[tuple[float, int]]:
+    """The tokens so that tenants take turns, each with its likeliest ones first."""
+    if len({own.tenant for own in offers}) == 1:
+        return ranked
+    turns: dict[Hashable, int] = {}
+    placed = []
+    for chance, place in ranked:
+        tenant = offers[place].tenant
+        turn = turns.get(tenant, 0)
+        turns[tenant] = turn + 1
+        placed.append((turn, -chance, place))
+    placed.sort()
+    return [(-chance, place) for _, chance, place in placed]
