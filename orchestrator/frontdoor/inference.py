@@ -37,6 +37,7 @@ from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
+from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.offered_model import OfferedModel
@@ -318,7 +319,7 @@ class Inference:
         streams = [follow_alone(driver) for driver in drivers]
         return streams[0] if spec.n == 1 else together(streams)
 
-    def _require_no_other(self, drivers: list[SessionDriver], spec: SessionSpec) -> None:
+    def _require_no_other(self, drivers: list[Driver], spec: SessionSpec) -> None:
         if drivers:
             raise AlreadyExists(f"request {spec.session!r} exists with another n")
 
@@ -436,7 +437,7 @@ class Inference:
             return self._read(driver, prefix)
 
     async def _is_ours(
-        self, key: SessionKey, driver: SessionDriver, prefix: Prefix, call: Call | None
+        self, key: SessionKey, driver: Driver, prefix: Prefix, call: Call | None
     ) -> bool:
         """Whether to serve a call for a session from here; other servers hear of the call.
 
@@ -456,7 +457,7 @@ class Inference:
         driver.fail(Fenced(f"session {key.session_id!r} has another owner now"))
         return False
 
-    def _attend(self, key: SessionKey, live: SessionDriver, call: Call) -> asyncio.Future[int]:
+    def _attend(self, key: SessionKey, live: Driver, call: Call) -> asyncio.Future[int]:
         """Keep other orchestrators from serving an earlier call of this reader; the session's term.
 
         It need not be waited for: a live session can be read without the store.
@@ -480,7 +481,7 @@ class Inference:
             if failure is not None:
                 raise failure
 
-    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
+    def _read(self, driver: Driver, prefix: Prefix) -> AsyncGenerator[Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
         require_possible(driver.spec, prefix)
@@ -658,7 +659,7 @@ class Inference:
         text: TextStream | None,
         parent: str,
         place: Reservation,
-    ) -> SessionDriver:
+    ) -> Driver:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
         spec = checked_spec(stored, self._target.worker.vocab_size)
@@ -671,7 +672,7 @@ class Inference:
     def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
         """Hand a worker's event to its session."""
         driver = self.live.get(event.session)
-        if driver is not None:
+        if isinstance(driver, SessionDriver):
             driver.hear(worker, role, event)
         else:
             self._scoring.on_event(worker, event.session, event)
@@ -691,7 +692,7 @@ class Inference:
         self.live.ask_again()
 
 
-def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
+def _require_equal(live: Driver, spec: SessionSpec) -> None:
     if live.spec.digest != spec.digest:
         raise AlreadyExists(f"session {spec.session!r} exists with other content")
 

@@ -16,7 +16,6 @@ from pydantic import Field, create_model
 from orchestrator.session.answer import SessionRound
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.session.spec_record import load_spec
-from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.rounds import Commit, RoundRecord, SourceCount
 from orchestrator.text import Tokenizer
 from services.contract.types import Origin, VerifyMode
@@ -117,23 +116,30 @@ def _places(
 def _as_one(records: Sequence[RoundRecord]) -> RoundRecord:
     """Several rounds as if they had been one."""
     first, last = records[0], records[-1]
-    counts = SpecTotals()
-    for record in records:
-        counts.add(record)
-    return last._replace(
-        base_len=first.base_len,
-        draft_tokens=counts.draft_tokens,
-        accepted_tokens=counts.accepted_tokens,
-        emitted_tokens=counts.emitted_tokens,
-        draft_ms=sum([one.draft_ms for one in records]),
-        verify_ms=sum([one.verify_ms for one in records]),
-        queue_ms=sum([one.queue_ms for one in records]),
-        round_ms=1e3 * (last.ended_at - first.started_at),
-        drafter=next((one.drafter for one in reversed(records) if one.drafter), ""),
-        started_at=first.started_at,
+    sources: dict[int, tuple[int, int]] = {}
+    for source, drafted, accepted in chain.from_iterable([one.sources for one in records]):
+        before = sources.get(source, (0, 0))
+        sources[source] = before[0] + drafted, before[1] + accepted
+    return RoundRecord(
+        last.round,
+        last.epoch,
+        first.base_len,
+        sum([one.draft_tokens for one in records]),
+        sum([one.accepted_tokens for one in records]),
+        sum([one.emitted_tokens for one in records]),
+        sum([one.draft_ms for one in records]),
+        sum([one.verify_ms for one in records]),
+        sum([one.queue_ms for one in records]),
+        1e3 * (last.ended_at - first.started_at),
+        last.batch_size,
+        next((one.drafter for one in reversed(records) if one.drafter), ""),
+        last.verifier,
+        last.mode,
+        first.started_at,
+        last.ended_at,
         rejected=tuple(chain.from_iterable([one.rejected for one in records])),
         unjudged=tuple(chain.from_iterable([one.unjudged for one in records])),
-        sources=tuple([SourceCount(own, *said) for own, said in sorted(counts.by_source.items())]),
+        sources=tuple([SourceCount(own, *sources[own]) for own in sorted(sources)]),
     )
 
 

@@ -20,7 +20,7 @@ from orchestrator.steering.openings import has_started, refuse_verifier
 from orchestrator.steering.ports import Taken
 from orchestrator.steering.rounds import Commit, Ending, RoundRecord, SourceCount
 from orchestrator.steering.sources import known_sources
-from orchestrator.steering.state import Attached, Turn
+from orchestrator.steering.state import Attached, Pace, Turn
 from orchestrator.steering.storing import add
 from services.contract.frames import NO_NAME, StepEnd, StepRow
 from services.contract.types import FinishReason, Origin
@@ -76,7 +76,7 @@ def _logprobs_fit(config: SessionConfig, row: StepRow) -> bool:
 def _measure(turn: Turn, lag_s: float, step_ms: float) -> None:
     pace = turn.pace
     step = averaged(pace.step, 1e-3 * step_ms) if step_ms > 0 else pace.step
-    turn.pace = pace._replace(step=step, lag=averaged(pace.lag, lag_s))
+    turn.pace = Pace(step, pace.store, averaged(pace.lag, lag_s))
 
 
 def _absorb(turn: Turn, verifier: Attached, rows: list[Taken]) -> None:

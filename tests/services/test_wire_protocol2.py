@@ -325,7 +325,7 @@ def test_a_reason_that_is_not_known_is_refused():
     message = verifier_pb2.VerifierServiceLinkResponse(
         events=[verifier_pb2.VerifierEvent(gone=session_pb2.SessionGone(handle=1, opening=1))]
     )
-    with pytest.raises(ProtocolError, match=r"SessionGone\.reason"):
+    with pytest.raises(ProtocolError, match=r"SessionGone[.]reason"):
         VERIFIER_LINK_2.decode_response(message)
 
 

@@ -208,10 +208,15 @@ class World:
     def feed(self, event: events.Event) -> None:
         before = self.state
         self.state, actions = machine.step(self.state, event._replace(at=self.now))
-        self.trace.append((event, actions))
+        self.seen(event._replace(at=self.now), actions, before)
         assert self.state.committed[: len(before.committed)] == before.committed, "it shrank"
         for action in actions:
             self.perform(action)
+
+    def seen(self, event: events.Event, actions: list[events.Action], before: State) -> None:
+        """A step of the machine, before its actions are performed."""
+        del before
+        self.trace.append((event, actions))
 
     def perform(self, action: events.Action) -> None:
         match action:
