@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.core.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.text.tokenizer import Tokenizer
@@ -17,7 +17,6 @@ from orchestrator.workers.link import (
     CHECK_EVERY,
     Command,
     LinkLimits,
-    SessionEvent,
     WorkerLink,
 )
 from orchestrator.workers.placed import SessionName
@@ -60,12 +59,10 @@ class Target:
 class Sessions(Protocol):
     """The sessions' side of the pool, which gets the workers' news."""
 
-    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
-        """An event of one session, or of many."""
+    def on_event(self, worker: str, role: Role, event: Any) -> None:
+        """An event of one session, or in protocol 2 of many."""
 
-    def on_lost(
-        self, worker: str, role: Role, sessions: Iterable[SessionName], reason: str
-    ) -> None:
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
         """These sessions are gone on the worker."""
 
     def on_standstill(self, seconds: float) -> None:
@@ -453,14 +450,11 @@ class WorkerPool:
             except StartError as error:
                 link.cut(str(error))
 
-    def _on_event(self, link: WorkerLink, event: SessionEvent | Draining) -> None:
+    def _on_event(self, link: WorkerLink, event: Any) -> None:
         if isinstance(event, Draining):
             self._lose(link, "it drains")
-        elif self._sessions is not None and self._concerns(link, event):
+        elif self._sessions is not None and (self.protocol > 1 or event.session in link.assigned):
             self._sessions.on_event(link.worker_id, link.role, event)
-
-    def _concerns(self, link: WorkerLink, event: SessionEvent) -> bool:
-        return self.protocol > 1 or event.session in link.assigned
 
     def _on_down(self, link: WorkerLink, reason: str) -> None:
         if self._by_worker.get(link.worker_id) is link:
