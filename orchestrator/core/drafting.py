@@ -30,7 +30,8 @@ from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import State
 from orchestrator.core.turn import Turn
 from orchestrator.steering.config import Phase, SessionConfig
-from services.contract.types import Draft, DraftSource, DraftTree, TakenDraft, source_of
+from orchestrator.steering.sources import known_sources
+from services.contract.types import Draft, DraftTree, TakenDraft
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:
@@ -118,10 +119,6 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
     return True
 
 
-_KNOWN_SOURCES = bytes(DraftSource) + bytes(256 - len(DraftSource))
-"""The source that each byte stands for; unknown numbers are unspecified."""
-
-
 def _hash_before(state: State, known: tuple[int, ...]) -> int:
     """The rolling hash of the speculated text before its last tokens, the known ones."""
     return retract_hash(state.end_hash, known) if known else state.end_hash
@@ -155,13 +152,6 @@ def taken_fits(config: SessionConfig, taken: TakenDraft) -> bool:
         and len(taken.reach) == len(tree)
         and _falling(taken.reach)
     )
-
-
-def known_sources(config: SessionConfig, sources: bytes, count: int) -> bytes:
-    """The source of each of `count` tokens, from the drafter's `sources`."""
-    if sources:
-        return sources.translate(_KNOWN_SOURCES)
-    return bytes((source_of(config.method),)) * count
 
 
 def _parents_fit(tree: DraftTree) -> bool:

@@ -26,15 +26,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from orchestrator.core.drafting import known_sources, taken_fits
+from orchestrator.core.drafting import taken_fits
 from orchestrator.core.drafts import Piece, after_bonus, depth, drop_front
 from orchestrator.core.events import Discarded, Persist, VerdictArrived
-from orchestrator.core.logprobs import rows_fit
 from orchestrator.core.pacing import FinishedRound
 from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
 from orchestrator.steering.config import Phase, SessionConfig
+from orchestrator.steering.logprobs import rows_fit
 from orchestrator.steering.rounds import Commit, Ending, RoundRecord, SourceCount
+from orchestrator.steering.sources import known_sources
 from services.contract.top_rows import fits
 from services.contract.types import (
     DraftTree,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from paceline.together import together
@@ -37,6 +37,7 @@ from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
+from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.offered_model import OfferedModel
@@ -68,9 +69,9 @@ from orchestrator.session.stored_text import (
 from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.hub import Hub
 from orchestrator.store.null_store import NullStore
 from orchestrator.text import TextStream
-from orchestrator.workers.link import SessionEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
     AlreadyExists,
@@ -139,11 +140,13 @@ class Inference:
         self._forms.special = target.tokenizer.special_names
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
+        self._hub = Hub(pool, clock=clock) if pool.protocol > 1 else None
         self.live = LiveSessions(
             *(pool, target, recorder, options, self._admission, self._initial_states, clock),
             on_costly=self._forms.blame,
+            hub=self._hub,
         )
-        self._scoring = Scoring(pool, options.limits)
+        self._scoring = Scoring(pool, options.limits, self._hub)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -318,7 +321,7 @@ class Inference:
         streams = [follow_alone(driver) for driver in drivers]
         return streams[0] if spec.n == 1 else together(streams)
 
-    def _require_no_other(self, drivers: list[SessionDriver], spec: SessionSpec) -> None:
+    def _require_no_other(self, drivers: list[Driver], spec: SessionSpec) -> None:
         if drivers:
             raise AlreadyExists(f"request {spec.session!r} exists with another n")
 
@@ -436,7 +439,7 @@ class Inference:
             return self._read(driver, prefix)
 
     async def _is_ours(
-        self, key: SessionKey, driver: SessionDriver, prefix: Prefix, call: Call | None
+        self, key: SessionKey, driver: Driver, prefix: Prefix, call: Call | None
     ) -> bool:
         """Whether to serve a call for a session from here; other servers hear of the call.
 
@@ -456,7 +459,7 @@ class Inference:
         driver.fail(Fenced(f"session {key.session_id!r} has another owner now"))
         return False
 
-    def _attend(self, key: SessionKey, live: SessionDriver, call: Call) -> asyncio.Future[int]:
+    def _attend(self, key: SessionKey, live: Driver, call: Call) -> asyncio.Future[int]:
         """Keep other orchestrators from serving an earlier call of this reader; the session's term.
 
         It need not be waited for: a live session can be read without the store.
@@ -480,7 +483,7 @@ class Inference:
             if failure is not None:
                 raise failure
 
-    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
+    def _read(self, driver: Driver, prefix: Prefix) -> AsyncGenerator[Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
         require_possible(driver.spec, prefix)
@@ -658,7 +661,7 @@ class Inference:
         text: TextStream | None,
         parent: str,
         place: Reservation,
-    ) -> SessionDriver:
+    ) -> Driver:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
         spec = checked_spec(stored, self._target.worker.vocab_size)
@@ -668,16 +671,22 @@ class Inference:
 
     # --- what the workers say ---------------------------------------------------------
 
-    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
-        """Hand a worker's event to its session."""
+    def on_event(self, worker: str, role: Role, event: Any) -> None:
+        """Hand a worker's event to its session, or to all that it is of."""
+        if self._hub is not None:
+            self._hub.heard(worker, role, event)
+            return
         driver = self.live.get(event.session)
-        if driver is not None:
+        if isinstance(driver, SessionDriver):
             driver.hear(worker, role, event)
         else:
             self._scoring.on_event(worker, event.session, event)
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
+        if self._hub is not None:
+            self._hub.lost(worker, role, sessions, reason)
+            return
         self._scoring.on_lost(sessions, reason)
         self.live.lost(worker, role, sessions, reason)
 
@@ -691,7 +700,7 @@ class Inference:
         self.live.ask_again()
 
 
-def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
+def _require_equal(live: Driver, spec: SessionSpec) -> None:
     if live.spec.digest != spec.digest:
         raise AlreadyExists(f"session {spec.session!r} exists with other content")
 

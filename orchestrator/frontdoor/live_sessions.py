@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
-from orchestrator.core.events import (
-    AbortRequested,
-    Begin,
-    Capped,
-    StoodStill,
-    Tick,
-    WorkerLost,
-)
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
 from orchestrator.session.driver import SessionDriver
+from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
-from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
+from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey, Workers
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
+from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.ports import Hub
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import DataLoss, Draining, Fenced, Impossible
@@ -50,6 +46,21 @@ class Past:
 _NONE = Past()
 
 
+class _Common(TypedDict):
+    """What drivers of every protocol are given."""
+
+    workers: Workers
+    store: SessionKeeper
+    recorder: Recorder
+    on_end: Callable[[Driver], None]
+    beyond: Beyond
+    logprobs_kept: int
+    company: Callable[[], Collection[str]]
+    line: WaitingLine
+    clock: Callable[[], float]
+    home: str
+
+
 class LiveSessions:
     """Drivers by the names of their sessions' keys. All methods belong to the event loop."""
 
@@ -63,30 +74,35 @@ class LiveSessions:
         initial_states: InitialStates,
         clock: Callable[[], float],
         on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
+        hub: Hub | None = None,
     ) -> None:
-        """`on_costly` is told of formats that took a session of a tenant too much."""
+        """`on_costly` is told of formats that took a session of a tenant too much.
+
+        `hub`: there where verifiers run the sessions.
+        """
         self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
         self._admission, self._initial_states = admission, initial_states
-        self._drivers: dict[str, SessionDriver] = {}
+        self._drivers: dict[str, Driver] = {}
         self._line = WaitingLine(self._ask_soon)
         self._speculation = 1.0
         self._ended = SpecTotals()
         self.draining = False
+        self._hub = hub
 
     def __len__(self) -> int:
         return len(self._drivers)
 
-    def get(self, name: str) -> SessionDriver | None:
+    def get(self, name: str) -> Driver | None:
         """The driver of a session, by the name of its key."""
         return self._drivers.get(name)
 
-    def drivers(self) -> list[SessionDriver]:
+    def drivers(self) -> list[Driver]:
         """All of them."""
         return list(self._drivers.values())
 
-    def completions(self, key: SessionKey) -> list[SessionDriver]:
+    def completions(self, key: SessionKey) -> list[Driver]:
         """Those of a request with several completions."""
         found = (self.get(completion_id(key.name, index)) for index in range(MOST_COMPLETIONS))
         return [driver for driver in found if driver is not None and driver.spec.n > 1]
@@ -101,45 +117,59 @@ class LiveSessions:
         place: Reservation,
         keeper: SessionKeeper,
         past: Past = _NONE,
-    ) -> SessionDriver:
+    ) -> Driver:
         """Begin a session, which `keeper` stores, or go on with one that is stored."""
         text = past.text or spec.text_stream(self._target.tokenizer)
-        state = self._initial_states.state(key, spec, term, past.committed, text)
-        driver = SessionDriver(
-            key,
-            spec,
-            state,
-            text,
-            record,
-            workers=self._pool,
-            store=keeper,
-            recorder=self._recorder,
-            on_end=lambda ended: self._forget(ended, place),
-            beyond=past.beyond,
-            logprobs_kept=self._options.logprobs_kept,
-            company=partial(self._company, spec, key.tenant),
-            line=self._line,
-            clock=self._clock,
-            home=past.home,
-        )
+        driver = self._driver(key, spec, record, term, place, keeper, past, text)
         self._drivers[driver.name] = driver
         self._recorder.start_generate(
-            driver.name, state.config, model=spec.model, traceparent=parent
+            driver.name, driver.state.config, model=spec.model, traceparent=parent
         )
         self._cap(driver)
-        driver.feed(Begin(driver.now()))
+        driver.begin()
         self._share_out()
         place.keep()
         if self.draining:
             driver.hand_over(leaving())
         return driver
 
+    def _driver(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        record: NewSession,
+        term: int,
+        place: Reservation,
+        keeper: SessionKeeper,
+        past: Past,
+        text: TextStream,
+    ) -> Driver:
+        """Who leads it, by the protocol of new sessions."""
+        begun = key, spec, term, past.committed, text
+        common: _Common = {
+            "workers": self._pool,
+            "store": keeper,
+            "recorder": self._recorder,
+            "on_end": lambda ended: self._forget(ended, place),
+            "beyond": past.beyond,
+            "logprobs_kept": self._options.logprobs_kept,
+            "company": partial(self._company, spec, key.tenant),
+            "line": self._line,
+            "clock": self._clock,
+            "home": past.home,
+        }
+        if self._hub is None:
+            state = self._initial_states.state(*begun)
+            return SessionDriver(key, spec, state, text, record, **common)
+        steered = self._initial_states.steered(*begun)
+        return SteeredDriver(key, spec, steered, text, record, hub=self._hub, **common)
+
     def abort(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""
         alone = self.get(key.name)
         drivers = [alone] if alone is not None else self.completions(key)
         for driver in drivers:
-            driver.feed(AbortRequested(driver.now()))
+            driver.abort()
         return bool(drivers)
 
     def hand_over(self) -> list[asyncio.Future[object]]:
@@ -151,18 +181,18 @@ class LiveSessions:
         """A worker is gone, and these of them with it."""
         for name in sessions:
             if driver := self.get(name):
-                driver.feed(WorkerLost(driver.now(), role, worker, reason))
+                driver.lost(worker, role, reason)
 
     def stood_still(self, seconds: float) -> None:
         """This process stalled, which they do not count."""
         for driver in self.drivers():
-            driver.feed(StoodStill(driver.now(), seconds))
+            driver.stood_still(seconds)
 
     def ask_again(self) -> None:
         """Wake those that wait for a worker; the others have nothing to ask for."""
         for driver in self.drivers():
             if driver.state.lacks_worker:
-                driver.feed(Tick(driver.now()))
+                driver.wake()
 
     @property
     def waiting(self) -> int:
@@ -186,7 +216,7 @@ class LiveSessions:
     def _ask_soon(self, name: str) -> None:
         """Let a session that waits for a verifier ask for it, behind what happens now."""
         if (driver := self.get(name)) is not None:
-            asyncio.get_running_loop().call_soon(lambda: driver.feed(Tick(driver.now())))
+            asyncio.get_running_loop().call_soon(driver.wake)
 
     def _share_out(self) -> None:
         """Tell every session when the load changes how much speculation it allows."""
@@ -195,18 +225,19 @@ class LiveSessions:
             for driver in self.drivers():
                 self._cap(driver)
 
-    def _cap(self, driver: SessionDriver) -> None:
+    def _cap(self, driver: Driver) -> None:
         window = int(self._speculation * driver.state.config.window)
         if driver.state.cap is not None or self._speculation < 1:
-            driver.feed(Capped(driver.now(), window))
+            driver.cap(window)
 
-    def _forget(self, driver: SessionDriver, place: Reservation) -> None:
+    def _forget(self, driver: Driver, place: Reservation) -> None:
         if self.get(driver.name) is driver:
             del self._drivers[driver.name]
             _leave_record(driver, place.record)
             place.leave()
             self._share_out()
-            self._initial_states.learn(driver.key, driver.state)
+            if isinstance(driver, SessionDriver):
+                self._initial_states.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
             if driver.given_up is not None and driver.given_up.costly:
                 self._on_costly(driver.spec.sampling.response_format, driver.key.tenant)
@@ -216,7 +247,7 @@ class LiveSessions:
             )
 
 
-def _leave_record(driver: SessionDriver, record: Record | None) -> None:
+def _leave_record(driver: Driver, record: Record | None) -> None:
     """Count on what the session leaves in the store, unless another orchestrator has it now."""
     error = driver.output.error
     if record is not None and not isinstance(error, Fenced | DataLoss):

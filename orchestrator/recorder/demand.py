@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orchestrator.core.state import State
 from orchestrator.steering.config import Phase
+from orchestrator.steering.state import State as SteeredState
 
 
 def queued_tokens(state: State) -> int:
@@ -22,7 +23,7 @@ def queued_tokens(state: State) -> int:
     return sum(1 + len(block.piece.tree) for block in state.live)
 
 
-def wants_drafts(state: State) -> bool:
+def wants_drafts(state: State | SteeredState) -> bool:
     """Whether the session wants drafts, with or without a drafter.
 
     Not while pacing rests or the load allows no drafts: a drafter would be idle.
@@ -34,3 +35,20 @@ def decodes_plainly(state: State) -> bool:
     """Whether no drafter has the session open, or pacing rests."""
     drafter = state.drafter
     return drafter is None or not drafter.opened or state.policy.window == 0
+
+
+def steered_tokens(state: SteeredState) -> int:
+    """`queued_tokens` of a session whose verifier runs it: it waits for its next step."""
+    if state.phase is not Phase.RUNNING:
+        return 0
+    if state.verifier is None or not state.verifier.opened:
+        return len(state.config.prompt) + len(state.committed)
+    return int(state.limit > len(state.committed))
+
+
+def steered_plainly(state: SteeredState) -> bool:
+    """`decodes_plainly` of a session whose verifier runs it, and may draft for it."""
+    drafter, verifier = state.drafter, state.verifier
+    if verifier is not None and verifier.opened and verifier.method:
+        return False
+    return drafter is None or not drafter.opened

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core.events import WorkerLost
 from orchestrator.core.state import State
+from orchestrator.steering.events import WorkerLost as SteeredLost
+from orchestrator.steering.state import State as SteeredState
 from services.runtime.telemetry.names import Cause, Fallback
 
 
@@ -23,10 +25,27 @@ def fallback(state: State) -> str:
     return Fallback.LOAD if state.cap == 0 else Fallback.NOTHING_READY
 
 
-def cause(event: WorkerLost) -> str:
+def steered_fallback(state: SteeredState) -> str:
+    """The same of a session whose verifier takes what draft there is."""
+    drafter, verifier = state.drafter, state.verifier
+    if not state.config.method:
+        return ""
+    if state.cap == 0:
+        return Fallback.LOAD
+    if verifier is not None and verifier.method:
+        return Fallback.NOTHING_READY
+    if not state.wants_drafter:
+        return Fallback.GIVEN_UP
+    if drafter is None:
+        return Fallback.NO_DRAFTER
+    return Fallback.NOTHING_READY if drafter.opened else Fallback.OPENING
+
+
+def cause(event: WorkerLost | SteeredLost) -> str:
     """One word of a fixed set; a worker's own words are dropped."""
     if event.fatal:
         return Cause.REFUSED
     if event.busy:
         return Cause.FULL
-    return Cause.LOST if event.epoch is None else Cause.FAILED
+    opening = event.opening if isinstance(event, SteeredLost) else event.epoch
+    return Cause.LOST if opening is None else Cause.FAILED

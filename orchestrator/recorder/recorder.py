@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from opentelemetry.context import attach
-from opentelemetry.trace import Span, SpanKind, set_span_in_context
+from opentelemetry.trace import SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import (
@@ -36,40 +35,29 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_request, of_resume
-from orchestrator.recorder.demand import decodes_plainly, queued_tokens, wants_drafts
+from orchestrator.recorder.demand import (
+    decodes_plainly,
+    queued_tokens,
+    steered_plainly,
+    steered_tokens,
+    wants_drafts,
+)
+from orchestrator.recorder.known import Known, outcomes
 from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
-from orchestrator.session.totals import SpecTotals
+from orchestrator.recorder.steered import SteeredTurns
 from orchestrator.steering.config import Phase, SessionConfig
+from orchestrator.steering.events import Action as SteeredAction
+from orchestrator.steering.events import Event as SteeredEvent
 from orchestrator.steering.rounds import Commit
+from orchestrator.steering.state import State as SteeredState
 from services.contract.states import Fate
-from services.contract.types import OpenVerify, Origin, Role, Verify
+from services.contract.types import OpenVerify, Role, Verify
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome, Where
 from services.runtime.telemetry.propagation import format_traceparent, parent_context
-
-
-@dataclass(slots=True)
-class _Session:
-    span: Span
-    traceparent: str
-    spans: SessionSpans | None
-    started_at: float
-    state: State | None = None
-    # Rounds under way, each with the reason why it holds no draft, if there is one.
-    rounds: dict[int, str | None] = field(default_factory=dict)
-    # When rounds went to the store.
-    storing: dict[int, float] = field(default_factory=dict)
-    opened: set[Role] = field(default_factory=set)
-    totals: SpecTotals = field(default_factory=SpecTotals)
-    emitted: int = 0
-    near_ties: int = 0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    finish: str = ""
-    error: str = ""
 
 
 class Recorder:
@@ -82,11 +70,15 @@ class Recorder:
         self._tracer, self._children = telemetry.tracer, telemetry.children
         self._clock = clock
         self._meters = Meters(telemetry)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Known] = {}
         telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
-        telemetry.gauge(names.PLAIN_SESSIONS, partial(self._sum, decodes_plainly))
-        telemetry.gauge(names.VERIFY_QUEUE, partial(self._sum, queued_tokens))
-        telemetry.gauge(names.DRAFTERS_WANTED, partial(self._sum, wants_drafts))
+        self._turns = SteeredTurns(self._meters)
+        for name, of, of_steered in (
+            (names.PLAIN_SESSIONS, decodes_plainly, steered_plainly),
+            (names.VERIFY_QUEUE, queued_tokens, steered_tokens),
+            (names.DRAFTERS_WANTED, wants_drafts, wants_drafts),
+        ):
+            telemetry.gauge(name, partial(self._sum, of, of_steered))
 
     def start_generate(
         self,
@@ -113,7 +105,7 @@ class Recorder:
             span.set_attributes(of_request(session, config, model))
             spans = SessionSpans(self._children, span, wall - int(now * 1e9))
         parent = format_traceparent(span.get_span_context())
-        self._sessions[session] = _Session(span, parent, spans, now)
+        self._sessions[session] = Known(config, span, parent, spans, now)
 
     def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
         """An event, the actions that it led to, and the state after it."""
@@ -130,6 +122,21 @@ class Recorder:
                 known.spans.thrown_away(before, event.at)
         if len(known.rounds) != len(state.in_flight):
             self._abandon(known, {block.round for block in state.in_flight}, event.at)
+
+    def on_turn(
+        self,
+        session: str,
+        event: SteeredEvent,
+        actions: Sequence[SteeredAction],
+        before: SteeredState,
+        after: SteeredState,
+    ) -> None:
+        """An event of a steered session, the actions that it led to, and the state around it."""
+        if (known := self._sessions.get(session)) is not None:
+            known.steered = after
+            self._turns.hear(known, event, before)
+            for action in actions:
+                self._turns.see(known, action, event.at)
 
     def traceparent(self, session: str) -> str:
         """The header of the session's span; empty when there is no trace."""
@@ -187,16 +194,15 @@ class Recorder:
         if known.spans is not None:
             known.spans.close(now, _result_attributes(known), known.error)
 
-    def _finished(self, known: _Session) -> None:
+    def _finished(self, known: Known) -> None:
         if known.emitted > 1:
             self._meters.per_token.record((known.last_at - known.first_at) / (known.emitted - 1))
-        if known.totals.draft_tokens and known.state is not None:
-            config = known.state.config
-            self._meters.drafted(known.totals, config.methods, config.mode)
+        if known.totals.draft_tokens:
+            self._meters.drafted(known.totals, known.config.methods, known.config.mode)
 
     # --- events and actions ------------------------------------------------------------
 
-    def _hear(self, known: _Session, event: Event, before: State | None) -> None:
+    def _hear(self, known: Known, event: Event, before: State | None) -> None:
         spans = known.spans
         match event:
             case DraftArrived():
@@ -211,7 +217,8 @@ class Recorder:
                     tokens = len(before.config.prompt) + len(before.committed)
                     self._meters.prefilled(tokens, min(event.cached_tokens, tokens))
                 if spans is not None:
-                    spans.opened(event)
+                    opened = event.worker, event.epoch, event.cached_tokens
+                    spans.opened(event.role, *opened, event.at)
             case VerdictArrived() if event.verdict.states:
                 self._meters.states(Fate.RECEIVED, len(event.verdict.states))
             case StatesArrived():
@@ -221,7 +228,7 @@ class Recorder:
                 if before is not None and _attached(before, role) == worker:
                     spans.lost(role, worker, cause(event), at)
 
-    def _see(self, known: _Session, action: Action, at: float) -> None:
+    def _see(self, known: Known, action: Action, at: float) -> None:
         match action:
             case SendVerify():
                 self._sent(known, action)
@@ -230,7 +237,7 @@ class Recorder:
             case Persist(commit):
                 self._conclude(known, commit, at)
             case Emit(commit):
-                self._emitted(known, len(commit.token_ids), at)
+                self._turns.emitted(known, len(commit.token_ids), at)
             case SendToDrafter():
                 pass  # As often as a commit, and nothing to note of it.
             case Discarded(record):
@@ -249,7 +256,7 @@ class Recorder:
             case Suspend(reason):
                 known.finish, known.error = "suspended", reason.name.lower()
 
-    def _sent(self, known: _Session, action: SendVerify) -> None:
+    def _sent(self, known: Known, action: SendVerify) -> None:
         block, state = action.message, known.state
         assert state is not None
         known.rounds[block.round] = reason = _reason(block, state)
@@ -259,8 +266,8 @@ class Recorder:
             if flying.round == block.round and flying.waited_ms:
                 self._meters.starved.add(flying.waited_ms / 1e3)
 
-    def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
-        record, outcome = commit.record, _outcome(commit)
+    def _conclude(self, known: Known, commit: Commit, at: float) -> None:
+        [(record, outcome)] = outcomes(commit)
         reason = known.rounds.pop(record.round, "")
         if reason is None:
             reason = "" if record.draft_tokens else Fallback.NOTHING_READY
@@ -273,31 +280,30 @@ class Recorder:
         if known.spans is not None:
             known.spans.concluded(record, outcome, reason, stores=True)
 
-    def _emitted(self, known: _Session, tokens: int, at: float) -> None:
-        if tokens and not known.emitted:
-            known.first_at = at
-            self._meters.first_token.record(at - known.started_at)
-        known.emitted += tokens
-        known.last_at = at
-
-    def _opening(self, known: _Session, action: OpenOnWorker, at: float) -> None:
-        role = Role.VERIFIER if isinstance(action.message, OpenVerify) else Role.DRAFTER
+    def _opening(self, known: Known, action: OpenOnWorker, at: float) -> None:
+        message = action.message
+        role = Role.VERIFIER if isinstance(message, OpenVerify) else Role.DRAFTER
         if role in known.opened:
             self._meters.migrations.add(1, role.value)
         known.opened.add(role)
         if known.spans is not None:
-            known.spans.opening(role, action, at)
+            tokens = len(message.prompt) + len(message.committed)
+            known.spans.opening(role, action.worker, message.epoch, tokens, at)
 
-    def _abandon(self, known: _Session, in_flight: set[int], at: float) -> None:
+    def _abandon(self, known: Known, in_flight: set[int], at: float) -> None:
         for round in known.rounds.keys() - in_flight:
             del known.rounds[round]
             self._meters.rounds.add(1, RoundOutcome.ABANDONED)
             if known.spans is not None:
                 known.spans.abandoned(round, at)
 
-    def _sum(self, of: Callable[[State], int]) -> Iterable[tuple[float, tuple[str, ...]]]:
-        states = [known.state for known in self._sessions.copy().values()]
-        return [(sum(of(state) for state in states if state is not None), ())]
+    def _sum(
+        self, of: Callable[[State], int], of_steered: Callable[[SteeredState], int]
+    ) -> Iterable[tuple[float, tuple[str, ...]]]:
+        every = self._sessions.copy().values()
+        states = [known.state for known in every if known.state is not None]
+        steered = [known.steered for known in every if known.steered is not None]
+        return [(sum(map(of, states)) + sum(map(of_steered, steered)), ())]
 
 
 def _reason(block: Verify, state: State) -> str | None:
@@ -318,19 +324,7 @@ def _void(before: State, after: State) -> bool:
     return after.epoch != before.epoch or after.phase is not before.phase
 
 
-def _outcome(commit: Commit) -> str:
-    record, origins = commit.record, commit.origins
-    if record.draft_tokens == 0:
-        return RoundOutcome.PLAIN
-    if record.accepted_tokens == 0:
-        return RoundOutcome.REJECTED_ALL
-    # In a tree a whole path counts as all, though other branches fell away.
-    whole = record.accepted_tokens == record.draft_tokens
-    whole = whole or bool(origins and origins[-1] is Origin.BONUS)
-    return RoundOutcome.ACCEPTED_ALL if whole else RoundOutcome.PARTIAL
-
-
-def _result_attributes(known: _Session) -> dict[str, AttributeValue]:
+def _result_attributes(known: Known) -> dict[str, AttributeValue]:
     about: dict[str, AttributeValue] = {
         names.OUTPUT_TOKENS: known.emitted,
         names.EMITTED_TOKENS: known.emitted,

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from orchestrator.core.events import OpenOnWorker, SendVerify, WorkerOpened
+from orchestrator.core.events import SendVerify
 from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_round
 from orchestrator.steering.rounds import RoundRecord
 from services.contract.types import Role, Verify
 from services.runtime.telemetry import names
-from services.runtime.telemetry.children import ChildSpans, child_of
+from services.runtime.telemetry.children import ChildSpans, child_of, round_of
 from services.runtime.telemetry.propagation import format_traceparent
 
 
@@ -115,6 +115,24 @@ class SessionSpans:
         if stores:
             self._storing[record.round] = (under_way.place, record.ended_at)
 
+    def judged(self, record: RoundRecord, outcome: str, fallback: str) -> None:
+        """A round of a steered session, whose place every process knows."""
+        place = round_of(self._root, record.epoch, record.base_len)
+        about = of_round(record, outcome)
+        if fallback:
+            about[names.FALLBACK] = fallback
+        start, end = self._ns(record.started_at), self._ns(record.ended_at)
+        if record.draft_tokens:
+            drafting = start - int(record.draft_ms * 1e6)
+            self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
+        rule: Mapping[str, AttributeValue] = {names.MODE: about[names.MODE]}
+        self._children.emit(names.SPEC_VERIFY, child_of(place), place, start, end, rule)
+        self._children.emit(names.SPEC_ROUND, place, self._root, start, end, about)
+
+    def storing(self, last: RoundRecord, at: float) -> None:
+        """A commit goes to the store, which stands behind the last of its rounds."""
+        self._storing[last.round] = round_of(self._root, last.epoch, last.base_len), at
+
     def _culprit(self) -> tuple[SpanContext, ...]:
         """The round whose verdict voids what was drafted beyond it."""
         return () if self._rejecter is None else (self._rejecter,)
@@ -179,19 +197,17 @@ class SessionSpans:
 
     # --- workers -----------------------------------------------------------------------
 
-    def opening(self, role: Role, action: OpenOnWorker, at: float) -> None:
-        """The session goes to a worker."""
+    def opening(self, role: Role, worker: str, number: int, tokens: int, at: float) -> None:
+        """The session goes to a worker, with a text of so many tokens."""
         self.released(role, at)
-        message = action.message
-        tokens = len(message.prompt) + len(message.committed)
-        self._openings[role] = _Opening(at, action.worker, message.epoch, tokens)
+        self._openings[role] = _Opening(at, worker, number, tokens)
 
-    def opened(self, event: WorkerOpened) -> None:
+    def opened(self, role: Role, worker: str, number: int, cached_tokens: int, at: float) -> None:
         """A worker has the session."""
-        opening = self._openings.get(event.role)
-        if opening is not None and (opening.worker, opening.epoch) == (event.worker, event.epoch):
-            self._end_opening(event.role, event.at, event.cached_tokens)
-            self._end_loss(event.role, event.at, event.worker)
+        opening = self._openings.get(role)
+        if opening is not None and (opening.worker, opening.epoch) == (worker, number):
+            self._end_opening(role, at, cached_tokens)
+            self._end_loss(role, at, worker)
 
     def lost(self, role: Role, worker: str, cause: str, at: float) -> None:
         """The session lost a worker that it had; only the first of several losses counts."""

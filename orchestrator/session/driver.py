@@ -23,6 +23,9 @@ from orchestrator.core import rounds
 from orchestrator.core.events import (
     AbortRequested,
     Action,
+    Begin,
+    Capped,
+    Detached,
     Discarded,
     Emit,
     Event,
@@ -31,19 +34,20 @@ from orchestrator.core.events import (
     OpenOnWorker,
     Persist,
     Persisted,
+    Reattached,
     Release,
     SendToDrafter,
     SendVerify,
+    StoodStill,
     Suspend,
     Tick,
     WorkerAttached,
     WorkerLost,
 )
-from orchestrator.core.logprobs import new_rows, rows_fit
-from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
+from orchestrator.session.placing import Placing
 from orchestrator.session.ports import (
     GivenUp,
     NewSession,
@@ -52,10 +56,11 @@ from orchestrator.session.ports import (
     SessionKey,
     Workers,
 )
+from orchestrator.session.prompt_scores import put_scores
 from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.spec import SessionSpec
-from orchestrator.session.stored_text import end_of
+from orchestrator.session.stored_text import end_of, stopped
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.steering.config import Phase
@@ -64,12 +69,9 @@ from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import SessionEvent
 from services.contract.errors import (
-    DeadlinePassed,
-    NoWorker,
     PacelineError,
     SessionAborted,
 )
-from services.contract.states import gives
 from services.contract.types import FinishReason, PromptScores, Role, VerifyOpened
 
 
@@ -115,8 +117,9 @@ class SessionDriver:
         """Why it has ended, where it can never go on."""
         self._text = text
         self._workers, self._recorder = workers, recorder
-        self._on_end, self._company = on_end, company
-        self._line = line or WaitingLine()
+        self._on_end = on_end
+        line, fingerprint = line or WaitingLine(), stored.target_fingerprint
+        self._placing = Placing(key, state.config, workers, line, company, fingerprint, home)
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
@@ -124,12 +127,6 @@ class SessionDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._pieces: dict[int, tuple[str, ...]] = {}
-        # Pinned: another target has another output distribution.
-        self._verifier_fingerprint = stored.target_fingerprint
-        # Whether the session's verifier tells the states that its drafters may need.
-        self._tells_states = False
-        self._failed_on: dict[Role, str] = {}
-        self._home = home
         self._record = RecordWriter(
             key,
             state.config.term,
@@ -168,6 +165,38 @@ class SessionDriver:
             self._settle()
         self._set_timer()
 
+    def begin(self) -> None:
+        """The session exists in the store under this owner; work may start."""
+        self.feed(Begin(self.now()))
+
+    def abort(self) -> None:
+        """End the session at once."""
+        self.feed(AbortRequested(self.now()))
+
+    def wake(self) -> None:
+        """Look at the time, and for workers that are missing."""
+        self.feed(Tick(self.now()))
+
+    def cap(self, window: int) -> None:
+        """The load allows so many draft tokens from now on."""
+        self.feed(Capped(self.now(), window))
+
+    def stood_still(self, seconds: float) -> None:
+        """This process stalled, which the session does not count."""
+        self.feed(StoodStill(self.now(), seconds))
+
+    def detached(self) -> None:
+        """Nobody reads any more."""
+        self.feed(Detached(self.now()))
+
+    def reattached(self) -> None:
+        """Somebody reads again."""
+        self.feed(Reattached(self.now()))
+
+    def lost(self, worker: str, role: Role, reason: str) -> None:
+        """A worker is gone, and the session with it."""
+        self.feed(WorkerLost(self.now(), role, worker, reason))
+
     def hear(self, worker: str, role: Role, event: SessionEvent) -> None:
         """Absorb what a worker says."""
         match event:
@@ -185,12 +214,8 @@ class SessionDriver:
         attached, output = self.state.verifier, self.output
         if attached is None or (attached.worker, attached.epoch) != (worker, scores.epoch):
             return
-        asked, known = self.spec.sampling.prompt_logprobs, output.prompt_known + 1
-        rows = new_rows(scores.rows, scores.position, known, output.prompt_missing)
-        if rows is None or not rows_fit(rows, asked or 0, self.state.config.vocab_size):
+        if not put_scores(output, scores.position, scores.rows, self.state.config):
             self._refuse(worker, scores.epoch, "what it said of the prompt cannot be")
-        elif rows:
-            output.put_prompt(tuple(map(pack_row, rows)))
 
     def _refuse(self, worker: str, epoch: int, reason: str) -> None:
         self.feed(WorkerLost(self.now(), Role.VERIFIER, worker, reason, epoch=epoch))
@@ -226,7 +251,7 @@ class SessionDriver:
         """Leave the session as it is stored, and free what it holds here."""
         if not self.output.ended:
             self.output.end(ending, error)
-            self.feed(AbortRequested(self.now()))
+            self.abort()
             self._settle()
             self._record.let_go()
             self._close()
@@ -245,7 +270,7 @@ class SessionDriver:
 
     def _tick(self) -> None:
         self._timer = None
-        self.feed(Tick(self.now()))
+        self.wake()
 
     # --- actions out ------------------------------------------------------------------
 
@@ -263,10 +288,9 @@ class SessionDriver:
                 parent = self._recorder.traceparent(self.name)
                 self._workers.send(worker, self.name, replace(message, traceparent=parent))
             case Release(role, worker):
-                self._failed_on[role] = worker
-                if role is Role.VERIFIER and self.state.phase is Phase.RUNNING:
-                    # A full one: others shall not ask before it does.
-                    self._line.enter(*self._claim)
+                waits = self.state.phase is Phase.RUNNING
+                since = self.state.verifier_missing_since if waits else None
+                self._placing.released(role, worker, since)
                 self._workers.release(worker, self.name)
             case NeedWorker(role):
                 self._place(role)
@@ -294,46 +318,18 @@ class SessionDriver:
                 assert_never(action)
 
     def _place(self, role: Role) -> None:
-        config = self.state.config
-        drafts = role is Role.DRAFTER
-        verifier = self.state.verifier
-        if not drafts and not self._line.takes_its_turn(*self._claim):
-            return
-        wanted = Wanted(
-            role,
-            config.most_tokens if drafts else self.state.next_tokens,
-            most_tokens=config.most_tokens,
-            methods=config.methods if drafts else (),
-            capabilities=config.drafter_capabilities if drafts else config.verifier_capabilities,
-            model_fingerprint=self._verifier_fingerprint,
-            avoid=(self._failed_on[role],) if role in self._failed_on else (),
-            beside=verifier.worker if drafts and verifier else "",
-            text=() if drafts else (config.prompt, self.state.committed),
-            cache_scope="" if drafts else config.cache_scope,
-            states=config.states,
-            untold=drafts and not self._tells_states,
-            company=() if drafts else self._company(),
-            home="" if drafts else self._home,
-        )
-        placed = self._workers.place(wanted)
-        if placed is None:
-            return
+        state, beside = self.state, ""
         if role is Role.VERIFIER:
-            self._line.leave(self.name)
-            self._home = ""
-            self._verifier_fingerprint = placed.model_fingerprint
-            self._tells_states = gives(placed, config.states)
-        tokens = len(config.prompt) + len(self.state.committed)
-        ready_s = self._workers.opening_s(placed.worker_id, tokens)
-        hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)
-        beside = wanted.beside if hands_over else ""
-        self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s, beside))
-
-    @property
-    def _claim(self) -> tuple[str, str, int, float]:
-        """Its place among those that wait for a verifier."""
-        since = self.state.verifier_missing_since
-        return self.key.tenant, self.name, self.state.config.priority, since
+            since = state.verifier_missing_since
+            found = self._placing.verifier(state.committed, state.next_tokens, since)
+        else:
+            near = state.verifier.worker if state.verifier else ""
+            found = self._placing.drafter(state.committed, near)
+            if found and near and self._workers.hands_over(found.worker.worker_id, near):
+                beside = near
+        if found is not None:
+            worker = found.worker.worker_id
+            self.feed(WorkerAttached(self.now(), role, worker, found.ready_s, beside))
 
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
@@ -367,18 +363,12 @@ class SessionDriver:
             self._close()
             return
         self._record.pause()
-        message = f"{reason.value}: {detail}" if detail else reason.value
-        error: PacelineError
-        if reason is SuspendReason.DEADLINE:
-            error = DeadlinePassed(f"{message}; the session can be resumed")
-        else:
-            error = NoWorker(f"{message}; the session can be resumed")
-        self.output.end(error=error)
+        self.output.end(error=stopped(reason, detail))
         self._close()
 
     def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._line.leave(self.name)
+        self._placing.leave()
         self._on_end(self)

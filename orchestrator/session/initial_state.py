@@ -21,6 +21,8 @@ from orchestrator.steering.config import (
     SessionConfig,
     largest_block,
 )
+from orchestrator.steering.state import State as SteeredState
+from orchestrator.steering.state import new_session as steered_session
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
 
@@ -45,14 +47,29 @@ class InitialStates:
         text: TextStream,
     ) -> State:
         """The first state of an owner's term; `text` stands behind `committed`."""
+        config = self._whole(key, spec, term, text)
+        return new_session(config, self.policy(config), committed)
+
+    def steered(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        term: int,
+        committed: tuple[int, ...],
+        text: TextStream,
+    ) -> SteeredState:
+        """The same of a session whose verifier runs it."""
+        return steered_session(self._whole(key, spec, term, text), 0, committed)
+
+    def _whole(
+        self, key: SessionKey, spec: SessionSpec, term: int, text: TextStream
+    ) -> SessionConfig:
         config = self._with_its_method(key, self._config(key, spec, term), spec)
         if config.estimated and self._offer.learns_from_rows(config.method):
             config = replace(config, top_rows=WIDTH)
         if config.method:
             config = replace(config, states=self._offer.states(config.methods))
-        if spec.stop:
-            config = replace(config, find_stop=text.scan)
-        return new_session(config, self.policy(config), committed)
+        return replace(config, find_stop=text.scan) if spec.stop else config
 
     def learn(self, key: SessionKey, state: State) -> None:
         """Keep what an ended session learned."""
@@ -119,6 +136,7 @@ class InitialStates:
             cache_scope=prefixes,
             fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
             priority=spec.priority,
+            pacing="" if options.pacing == DEFAULT_POLICY else options.pacing,
             synchronous=synchronous,
             plain_ahead=not synchronous,
             limits=options.limits,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Annotated, Any
 
 from pydantic import Field, create_model
@@ -23,6 +23,9 @@ from services.contract.types import Origin, VerifyMode
 MOST_DRAFTED = 1 << 16
 """Tokens of one block, in a record that can be believed."""
 
+MOST_TOGETHER = 1 << 10
+"""Rounds in one commit."""
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -32,6 +35,7 @@ _Name = Annotated[str, Field(max_length=256)]
 _Tokens = Annotated[tuple[_Count, ...], Field(max_length=MOST_DRAFTED)]
 _Source = Annotated[int, Field(ge=0, lt=256)]
 _Sources = Annotated[tuple[tuple[_Source, _Drafted, _Drafted], ...], Field(max_length=256)]
+_Rounds = Annotated[tuple[tuple[Any, ...], ...], Field(max_length=MOST_TOGETHER)]
 
 _PLACES: dict[str, Any] = {
     "epoch": (_Count, 0),
@@ -50,26 +54,46 @@ _PLACES: dict[str, Any] = {
     "rejected": (_Tokens, ()),
     "unjudged": (_Tokens, ()),
     "sources": (_Sources, ()),
+    "rounds": (_Rounds, ()),
 }
 """The places of a stored record: what may be there, and what is meant where it ends before.
 
 The same for ever: a new field goes to the end. `started_ms` is Unix time.
 """
 _ORDER = tuple(_PLACES)
+_NOTHING: tuple[object, ...] = tuple([nothing for _, nothing in _PLACES.values()])
 _Kept = create_model("_Kept", **_PLACES)
 
 
 def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
-    """What is kept of a round, in the order of `_ORDER`, as a JSON array.
+    """What is kept of the rounds of a commit, in the order of `_ORDER`, as a JSON array.
 
+    Several rounds are told as one first, which is all that 0.2 reads of them: the sums, from the
+    beginning of the first to the end of the last, by the workers and the rule of the last.
+    Behind it, in `rounds`, stands each by itself, its tokens before its own places.
     `wall` leads from the driver's clock to Unix time, in seconds.
     """
-    record = commit.record
+    records, origins = commit.records, commit.origins
+    if len(records) == 1:
+        return _encode(_places(records[0], origins, wall, ephemeral)).encode()
+    kept = _places(_as_one(records), origins, wall, ephemeral)
+    kept += _NOTHING[len(kept) : _ORDER.index("rounds")]
+    parts: list[object] = []
+    for record in records:
+        own, origins = origins[: record.emitted_tokens], origins[record.emitted_tokens :]
+        parts.append([record.emitted_tokens, *_places(record, own, wall, ephemeral)])
+    kept.append(parts)
+    return _encode(kept).encode()
+
+
+def _places(
+    record: RoundRecord, origins: Sequence[Origin], wall: float, ephemeral: bool
+) -> list[object]:
     kept: list[object] = [
         record.epoch,
         record.draft_tokens,
         record.accepted_tokens,
-        bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
+        bool(origins) and origins[-1] is Origin.BONUS,
         round(1e3 * (wall + record.started_at), 2),
         round(record.draft_ms, 2),
         round(record.verify_ms, 2),
@@ -86,41 +110,103 @@ def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
         kept += ((), ())
     if record.sources:
         kept.append(record.sources)
-    return _encode(kept).encode()
+    return kept
+
+
+def _as_one(records: Sequence[RoundRecord]) -> RoundRecord:
+    """Several rounds as if they had been one."""
+    first, last = records[0], records[-1]
+    sources: dict[int, tuple[int, int]] = {}
+    for source, drafted, accepted in chain.from_iterable([one.sources for one in records]):
+        before = sources.get(source, (0, 0))
+        sources[source] = before[0] + drafted, before[1] + accepted
+    return RoundRecord(
+        last.round,
+        last.epoch,
+        first.base_len,
+        sum([one.draft_tokens for one in records]),
+        sum([one.accepted_tokens for one in records]),
+        sum([one.emitted_tokens for one in records]),
+        sum([one.draft_ms for one in records]),
+        sum([one.verify_ms for one in records]),
+        sum([one.queue_ms for one in records]),
+        1e3 * (last.ended_at - first.started_at),
+        last.batch_size,
+        next((one.drafter for one in reversed(records) if one.drafter), ""),
+        last.verifier,
+        last.mode,
+        first.started_at,
+        last.ended_at,
+        rejected=tuple(chain.from_iterable([one.rejected for one in records])),
+        unjudged=tuple(chain.from_iterable([one.unjudged for one in records])),
+        sources=tuple([SourceCount(own, *sources[own]) for own in sorted(sources)]),
+    )
 
 
 def load_round(stored: StoredRound, token_ids: Sequence[int] = ()) -> Commit:
-    """Inverse of `dump_round` for the tokens of the round, as far as they are there.
+    """Inverse of `dump_round` for the tokens of the commit, as far as they are there.
 
     A record that cannot be believed says nothing.
     """
-    kept = _believed(stored.record)
-    last = Origin.BONUS if kept.pop("bonus") else Origin.RECOVERED
+    records: list[RoundRecord] = []
+    origins: tuple[Origin, ...] = ()
+    parts = _believed(stored)
+    base, number = stored.base_len, stored.round + 1 - len(parts)
+    for tokens, kept in parts:
+        last = Origin.BONUS if kept.pop("bonus") else Origin.RECOVERED
+        records.append(_record(kept, number + len(records), base, tokens))
+        here = len(token_ids[base - stored.base_len :][:tokens])
+        accepted = min(records[-1].accepted_tokens, here)
+        origins += (Origin.ACCEPTED,) * accepted + (last,) * (here - accepted)
+        base += tokens
+    return Commit(tuple(records), stored.base_len, tuple(token_ids), origins)
+
+
+def _record(kept: dict[str, Any], number: int, base_len: int, tokens: int) -> RoundRecord:
     started_at = kept.pop("started_ms") / 1e3
     kept["mode"] = VerifyMode.__members__.get(kept["mode"])
     kept["sources"] = tuple(starmap(SourceCount, kept["sources"]))
-    record = RoundRecord(
-        round=stored.round,
-        base_len=stored.base_len,
-        emitted_tokens=stored.tokens,
+    return RoundRecord(
+        round=number,
+        base_len=base_len,
+        emitted_tokens=tokens,
         started_at=started_at,
         ended_at=started_at + kept["round_ms"] / 1e3,
         discarded_tokens=0,
         bad_q_rows=0,
         **kept,
     )
-    accepted = min(record.accepted_tokens, len(token_ids))
-    origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(token_ids) - accepted)
-    return Commit((record,), stored.base_len, tuple(token_ids), origins)
 
 
-def _believed(record: bytes) -> dict[str, Any]:
-    """What a record says at each place."""
+_Part = tuple[int, dict[str, Any]]
+
+
+def _believed(stored: StoredRound) -> list[_Part]:
+    """What a record says at each place of each of its rounds, and the tokens of the round."""
     try:
-        said = dict(_Kept.model_validate(dict(zip(_ORDER, json.loads(record), strict=False))))
-        _require_sums(said)
-    except (ValueError, TypeError, RecursionError):
-        return dict(_Kept())
+        whole = _said(json.loads(stored.record))
+        rounds = whole.pop("rounds")
+        if not rounds:
+            return [(stored.tokens, whole)]
+        parts = [(_tokens(one[0]), _said(one[1:])) for one in rounds]
+        if sum(tokens for tokens, _ in parts) != stored.tokens or len(parts) > stored.round:
+            raise ValueError("its rounds are not the whole of it")
+    except (ValueError, TypeError, RecursionError, IndexError):
+        parts = [(stored.tokens, dict(_Kept()))]
+    for _, said in parts:
+        said.pop("rounds", None)
+    return parts
+
+
+def _tokens(said: object) -> int:
+    if not isinstance(said, int) or not 0 <= said <= MOST_DRAFTED:
+        raise ValueError("no number of tokens")
+    return said
+
+
+def _said(record: Sequence[object]) -> dict[str, Any]:
+    said = dict(_Kept.model_validate(dict(zip(_ORDER, record, strict=False))))
+    _require_sums(said)
     return said
 
 
@@ -141,21 +227,24 @@ def session_rounds(
     yield from text.steps(stored.committed, finished=stored.finish_reason is not None)
     pieces = text.pieces()
     for one in rounds:
-        if one.base_len >= offset:
-            place = slice(one.base_len, one.base_len + one.tokens)
-            yield _told(one, stored.committed[place], pieces[place], tokenizer)
+        if one.base_len + one.tokens >= offset:
+            commit = load_round(one, stored.committed[one.base_len :][: one.tokens])
+            for record in commit.records:
+                if record.base_len >= offset:
+                    yield _told(one.term, commit, record, pieces, tokenizer)
 
 
 def _told(
-    stored: StoredRound, tokens: Sequence[int], pieces: Sequence[str], tokenizer: Tokenizer
+    term: int, commit: Commit, record: RoundRecord, pieces: Sequence[str], tokenizer: Tokenizer
 ) -> SessionRound:
-    commit = load_round(stored, tokens)
+    first = record.base_len - commit.base_len
+    own = slice(first, first + record.emitted_tokens)
     return SessionRound(
-        stored.term,
-        commit.record,
-        commit.token_ids,
-        pieces,
-        commit.origins,
-        rejected=tuple(tokenizer.decode((token,)) for token in commit.record.rejected),
-        unjudged=tuple(tokenizer.decode((token,)) for token in commit.record.unjudged),
+        term,
+        record,
+        commit.token_ids[own],
+        pieces[record.base_len :][: record.emitted_tokens],
+        commit.origins[own],
+        rejected=tuple(tokenizer.decode((token,)) for token in record.rejected),
+        unjudged=tuple(tokenizer.decode((token,)) for token in record.unjudged),
     )

@@ -16,9 +16,12 @@ from orchestrator.steering.rounds import Ending, SuspendReason
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.errors import (
     DataLoss,
+    DeadlinePassed,
     FormatTooCostly,
     Impossible,
+    NoWorker,
     OffsetOutOfRange,
+    PacelineError,
     SessionError,
 )
 from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
@@ -55,7 +58,8 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        totals.add(load_round(one).record)
+        for record in load_round(one).records:
+            totals.add(record)
         yield None
     lengths = stored.prompt_len, stored.committed_len
     yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)
@@ -81,6 +85,13 @@ def end_of(given_up: GivenUp) -> SessionError:
     if given_up.costly:
         return FormatTooCostly(f"{SuspendReason.COSTLY.value}: {given_up.reason}")
     return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {given_up.reason}")
+
+
+def stopped(reason: SuspendReason, detail: str) -> PacelineError:
+    """The error of readers of a session that stopped before its end."""
+    message = f"{reason.value}: {detail}" if detail else reason.value
+    kind = DeadlinePassed if reason is SuspendReason.DEADLINE else NoWorker
+    return kind(f"{message}; the session can be resumed")
 
 
 def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:

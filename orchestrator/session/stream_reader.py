@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from orchestrator.core.events import AbortRequested, Detached, Reattached
 from orchestrator.session.answer import Chunk, Complete, Event, Started
-from orchestrator.session.driver import SessionDriver
+from orchestrator.session.driving import Driver
 from orchestrator.session.logprobs import unpack_row
 from orchestrator.session.output import Prefix
 
 
-async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
+async def follow(driver: Driver, prefix: Prefix) -> AsyncGenerator[Event]:
     """The events of a session after what the reader has, at the reader's own pace.
 
     Logprobs of the prompt are for readers from the beginning on, while the session is at work.
@@ -21,7 +20,7 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
     """
     output, spec = driver.output, driver.spec
     output.followers += 1
-    driver.feed(Reattached(driver.now()))
+    driver.reattached()
     try:
         started = Started(spec.session, len(spec.prompt), spec.seed, spec.index)
         yield started
@@ -54,14 +53,14 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
     finally:
         output.followers -= 1
         if not output.followers and not output.ended:
-            driver.feed(Detached(driver.now()))
+            driver.detached()
 
 
-async def follow_alone(driver: SessionDriver) -> AsyncGenerator[Event]:
+async def follow_alone(driver: Driver) -> AsyncGenerator[Event]:
     """The events of a session whose only reader this is: it ends when that reader leaves."""
     try:
         async with aclosing(follow(driver, Prefix())) as events:
             async for event in events:
                 yield event
     finally:
-        driver.feed(AbortRequested(driver.now()))
+        driver.abort()

@@ -97,6 +97,8 @@ class SessionConfig:
     fork_scope: str = ""
     # Among waiting sessions of its tenant; lower is sooner.
     priority: int = 0
+    # The policy by which its verifier decides how much of a draft it judges; empty = its own.
+    pacing: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
     # Plain blocks may leave early: with the opening, since the first token waits for no draft,

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
-from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
-from orchestrator.workers.placed import Placed
+from orchestrator.workers.placed import Placed, SessionName
+from services.contract import worker_messages as running
 from services.contract.errors import ProtocolError, StartError
-from services.contract.states import Fate, OnStates, states_of
+from services.contract.frames import DraftFrame, Grants, StepFrame
+from services.contract.states import Fate, OnStates, state_bytes
 from services.contract.types import (
-    PROTOCOL_MAX,
-    PROTOCOL_MIN,
     RESPONSE_FORMAT,
     CloseDraft,
     CloseVerify,
@@ -50,27 +49,32 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.contract.wire import (
-    DRAFTER_LINK,
-    VERIFIER_LINK,
     decode_description,
     decode_step_times,
     gather_parts,
-    in_messages,
     join_bundle,
+)
+from services.contract.worker_messages import (
+    EndSession,
+    SessionGone,
+    SessionStarted,
+    StartDraft,
+    StartVerify,
 )
 from services.runtime.awake import AwakeClock
 from services.runtime.serving import Dialing
 from services.runtime.serving.dialing import Metadata
+from services.runtime.serving.rpcs import RPCS
 from services.runtime.state_room import StateRoom, portion
 from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
 
-Command = DrafterCommand | VerifierCommand
-WorkerEvent = DrafterEvent | VerifierEvent
+Command = DrafterCommand | VerifierCommand | running.DrafterCommand | running.VerifierCommand
+"""Of either protocol, and so are events."""
+WorkerEvent = DrafterEvent | VerifierEvent | running.DrafterEvent | running.VerifierEvent
 SessionEvent = DraftOpened | Draft | VerifyOpened | Verdict | States | PromptScores | SessionFailed
-"""What a worker says of a session."""
-
+"""What a worker says of a session in protocol 1."""
 DESCRIBE_TIMEOUT = 5.0
 TOKENIZER_TIMEOUT = 60.0
 CHECK_EVERY = 0.25
@@ -86,7 +90,8 @@ class LinkLimits:
 
     `silence`: seconds without any message, more for a peer with long usual gaps (`Detector`);
     `engine_stall`: seconds without an engine step while work is queued, in one turn of its
-    core, or with an unread command; `outbox`: most commands that wait to be sent;
+    core, or with an unread command; `outbox`: most commands that wait to be sent, where one for
+    many sessions counts as one for each;
     `states`: bytes of the target's states among them, beyond which commands go without.
     """
 
@@ -99,6 +104,8 @@ class LinkLimits:
 class WorkerLink:
     """The link to the worker at one address; connects again until it is closed.
 
+    It speaks one `protocol`, and so do the commands that it takes and the events that it hands on.
+    What leaves in one turn of the loop leaves together; in protocol 2 frames behind the rest.
     `on_up(link)` is called when the worker has described itself and the stream is
     open; it may refuse the worker by raising StartError. `on_event(link, event)`
     gets what concerns sessions, and that the worker drains. `on_down(link)`: the
@@ -111,8 +118,9 @@ class WorkerLink:
         role: Role,
         orchestrator_id: str,
         *,
+        protocol: int = 1,
         on_up: Callable[[WorkerLink], Awaitable[None]],
-        on_event: Callable[[WorkerLink, SessionEvent | Draining], None],
+        on_event: Callable[[WorkerLink, Any], None],
         on_down: Callable[[WorkerLink, str], None],
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
@@ -132,16 +140,19 @@ class WorkerLink:
         self.progress = Progress()
         self.draining = False
         self.up = False
-        self.assigned: set[str] = set()
+        # Sessions: by id in protocol 1, by handle in 2.
+        self.assigned: set[Any] = set()
         self.placed = Placed()
         # Among equal workers, and whether the worker is beyond this orchestrator's subset.
         self.order, self.visit = 0, False
         self.problem = ""
-        self._hello = LinkHello(orchestrator_id)
+        self._protocol, self._rpcs = protocol, RPCS[role, protocol]
+        self._hello = LinkHello(orchestrator_id, protocol)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
         self._limits = limits or LinkLimits()
         self._dialing = dialing or Dialing()
         self._outbox: list[Command] = []
+        self._waiting = 0
         self._on_states = on_states
         self._state_room = StateRoom(self._limits.states, on_states)
         self._wake = asyncio.Event()
@@ -150,7 +161,6 @@ class WorkerLink:
         self._detector = Detector(self._limits.silence)
         self._openings = Openings()
         self._moved_at = 0.0
-        self._codec: Any = DRAFTER_LINK if role is Role.DRAFTER else VERIFIER_LINK
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -174,7 +184,7 @@ class WorkerLink:
         """
         if not self.up:
             return
-        if len(self._outbox) >= self._limits.outbox:
+        if self._waiting >= self._limits.outbox:
             self.cut("it does not read its commands")
             return
         if isinstance(command, OpenDraft):
@@ -183,16 +193,36 @@ class WorkerLink:
         if admitted is None:
             return
         self._outbox.append(admitted)
+        self._waiting += _size(admitted)
         self._wake.set()
+        self._note(command)
+
+    def _note(self, command: Command) -> None:
+        """What a command makes of the sessions that are placed there."""
         match command:
+            case StepFrame() | DraftFrame() | Grants():
+                pass  # Most commands.
             case OpenVerify() | OpenDraft():
                 tokens = len(command.prompt) + len(command.committed)
-                self._openings.send(command.session, tokens, self._now)
-                most = len(command.prompt) + command.sampling.max_tokens
-                self.placed.add(command.session, most)
-            case CloseVerify() | CloseDraft():
-                self._openings.forget(command.session)
-                self.placed.drop(command.session)
+                self._open(command.session, tokens, command)
+            case StartVerify() | StartDraft():
+                tokens = len(command.prompt) + len(command.output)
+                self._open(command.handle, tokens, command)
+            case CloseVerify(session) | CloseDraft(session) | EndSession(session):
+                self._forget(session)
+
+    def _open(
+        self,
+        session: SessionName,
+        tokens: int,
+        opening: OpenVerify | OpenDraft | StartVerify | StartDraft,
+    ) -> None:
+        self._openings.send(session, tokens, self._now)
+        self.placed.add(session, len(opening.prompt) + opening.sampling.max_tokens)
+
+    def _forget(self, session: SessionName) -> None:
+        self._openings.forget(session)
+        self.placed.drop(session)
 
     def _readable(self, opening: OpenDraft) -> OpenDraft:
         """Without a response format that an older drafter cannot read; it drafts as if for none."""
@@ -237,11 +267,10 @@ class WorkerLink:
     async def fetch_tokenizer(self) -> TokenizerBundle:
         """The verifier's tokenizer, template and generation config."""
         async with self._channel() as channel:
-            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            parts = stub.GetTokenizer(
-                verifier_pb2.GetTokenizerRequest(),
-                timeout=TOKENIZER_TIMEOUT,
-                metadata=self._metadata(),
+            assert self._rpcs.tokenizer is not None
+            request, _ = self._rpcs.tokenizer
+            parts = self._rpcs.stub(channel).GetTokenizer(
+                request(), timeout=TOKENIZER_TIMEOUT, metadata=self._metadata()
             )
             return join_bundle(await gather_parts(_readable(m).part async for m in parts))
 
@@ -274,40 +303,32 @@ class WorkerLink:
     async def _connect_once(self) -> None:
         async with self._channel() as channel:
             self.description, self.step_times = await self._describe(channel)
-            stub: Any
-            if self.role is Role.DRAFTER:
-                stub = drafter_pb2_grpc.DrafterServiceStub(channel)
-            else:
-                stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            call = stub.Link(metadata=self._metadata())
-            await call.write(self._codec.encode_request(hello=self._hello))
+            call = self._rpcs.stub(channel).Link(metadata=self._metadata())
+            await call.write(self._rpcs.codec.encode_request(hello=self._hello))
             await self._serve(call)
 
     async def _describe(
         self, channel: grpc.aio.Channel
     ) -> tuple[WorkerDescription, tuple[StepTime, ...]]:
-        response: Any
-        if self.role is Role.DRAFTER:
-            drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
-            response = await drafter.Describe(
-                drafter_pb2.DrafterServiceDescribeRequest(),
-                timeout=DESCRIBE_TIMEOUT,
-                metadata=self._metadata(),
+        try:
+            response = await self._rpcs.stub(channel).Describe(
+                self._rpcs.describe(), timeout=DESCRIBE_TIMEOUT, metadata=self._metadata()
             )
-        else:
-            verifier = verifier_pb2_grpc.VerifierServiceStub(channel)
-            response = await verifier.Describe(
-                verifier_pb2.VerifierServiceDescribeRequest(),
-                timeout=DESCRIBE_TIMEOUT,
-                metadata=self._metadata(),
-            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise StartError(self._stranger()) from None
+            raise
         description = decode_description(_readable(response).worker)
-        _check(description, self.role)
+        _check(description, self.role, self._protocol)
         verifies = self.role is Role.VERIFIER
         return description, decode_step_times(response.step_times) if verifies else ()
 
+    def _stranger(self) -> str:
+        return f"no {self.role.value} of protocol {self._protocol} serves there (--protocol)"
+
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()
+        self._waiting = 0
         self._state_room = StateRoom(self._limits.states, self._on_states)
         self._call = call
         self._openings.clear()
@@ -320,6 +341,9 @@ class WorkerLink:
             await self._on_up(self)
             self.problem = ""
             await self._read(call)
+        except (ProtocolError, StartError) as error:
+            self._report(str(error))
+            raise
         finally:
             self.up = False
             writer.cancel()
@@ -334,8 +358,9 @@ class WorkerLink:
                 batch, self._outbox = self._outbox, []
                 if self._state_room.held:
                     batch, self._outbox = portion(batch, STATE_PORTION)
+                self._waiting = sum(map(_size, self._outbox))
                 with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-                    for message in in_messages(self._codec.encode_request, batch):
+                    for message in self._rpcs.codec.requests(batch):
                         await call.write(message)
                 self._left(batch)
 
@@ -344,17 +369,18 @@ class WorkerLink:
         if self._state_room.held:
             self._state_room.release(batch)
             if self._on_states is not None:
-                self._on_states(Fate.SENT, sum(len(states_of(command)) for command in batch))
+                self._on_states(Fate.SENT, sum(map(state_bytes, batch)))
 
     async def _read(self, call: Any) -> None:
         async for message in call:
             self._detector.hear(self._now, self._awake.missed)
-            for event in self._codec.decode_response(_readable(message)):
-                self._absorb(event)
+            for event in self._rpcs.codec.decode_response(_readable(message)):
+                if self.up:
+                    self._absorb(event)
 
     def _absorb(self, event: WorkerEvent) -> None:
         match event:
-            case Draft() | Verdict():
+            case Draft() | Verdict() | StepFrame() | DraftFrame():
                 pass  # Most events; they ask nothing of the link.
             case Progress():
                 if event.steps != self.progress.steps or not event.queued_tokens:
@@ -364,13 +390,12 @@ class WorkerLink:
                 return
             case Draining():
                 self.draining = True
-            case VerifyOpened():
-                self._openings.opened(event.session, event.cached_tokens, self._now)
+            case VerifyOpened(session=session) | SessionStarted(handle=session):
+                self._openings.opened(session, event.cached_tokens, self._now)
             case DraftOpened():
                 self._openings.opened(event.session, 0, self._now)
-            case SessionFailed():
-                self._openings.forget(event.session)
-                self.placed.drop(event.session)
+            case SessionFailed(session=session) | SessionGone(handle=session):
+                self._forget(session)
         self._on_event(self, event)
 
     def cut(self, reason: str) -> None:
@@ -387,6 +412,13 @@ class WorkerLink:
             log.warning("%s at %s: %s", self.role.value, self.address, problem)
 
 
+def _size(command: Command) -> int:
+    """How many sessions a command is for."""
+    if isinstance(command, StepFrame | DraftFrame):
+        return command.size
+    return len(command.handles) // 4 if isinstance(command, Grants) else 1
+
+
 def _readable(message: Any) -> Any:
     """A worker's message; gRPC makes None of bytes that cannot be parsed."""
     if message is None:
@@ -394,13 +426,13 @@ def _readable(message: Any) -> Any:
     return message
 
 
-def _check(description: WorkerDescription, role: Role) -> None:
+def _check(description: WorkerDescription, role: Role, protocol: int) -> None:
     if description.role is not role:
         raise StartError(f"it is a {description.role.value}, not a {role.value}")
-    if description.protocol_min > PROTOCOL_MAX or description.protocol_max < PROTOCOL_MIN:
+    if not description.protocol_min <= protocol <= description.protocol_max:
         raise StartError(
             f"it speaks protocol {description.protocol_min} to {description.protocol_max}, "
-            f"this orchestrator {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            f"this orchestrator {protocol}"
         )
     if role is Role.VERIFIER and not (description.vocab_size and description.max_context_length):
         raise StartError("it describes no model: a vocabulary or a context of 0 tokens")

@@ -6,6 +6,8 @@ The pace is the slowest one lately, waits included, and decays slowly. Pure.
 
 from __future__ import annotations
 
+from orchestrator.workers.placed import SessionName
+
 FIRST_PACE = 0.01
 """Seconds a token, before anything was measured."""
 _FEWEST_TOKENS = 64
@@ -19,19 +21,19 @@ class Openings:
     def __init__(self) -> None:
         self._pace = FIRST_PACE
         # Tokens to prefill, those queued before included, and when the command was sent.
-        self._sent: dict[str, tuple[int, int, float]] = {}
+        self._sent: dict[SessionName, tuple[int, int, float]] = {}
         self._measured = False
 
     def clear(self) -> None:
         """The worker was connected anew, without any session."""
         self._sent.clear()
 
-    def send(self, session: str, tokens: int, now: float) -> None:
+    def send(self, session: SessionName, tokens: int, now: float) -> None:
         """A command to open a session with so many tokens of text was sent."""
         self._sent.pop(session, None)
         self._sent[session] = (tokens, self._waiting, now)
 
-    def opened(self, session: str, cached: int, now: float) -> None:
+    def opened(self, session: SessionName, cached: int, now: float) -> None:
         """The session is open; `cached` tokens of the text came from the prefix cache."""
         known = self._sent.pop(session, None)
         if known is None:
@@ -42,7 +44,7 @@ class Openings:
         self._pace = max(pace, _MEMORY * self._pace) if self._measured else pace
         self._measured = True
 
-    def forget(self, session: str) -> None:
+    def forget(self, session: SessionName) -> None:
         """The session was closed, or failed."""
         self._sent.pop(session, None)
 

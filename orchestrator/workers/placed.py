@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SessionName = str | int
+"""How a session is called on a link: by its id, in protocol 2 by its handle."""
+
 
 class Placed:
     """Sessions, and the tokens of K/V that each may come to need."""
@@ -9,8 +12,8 @@ class Placed:
     def __init__(self) -> None:
         self.tokens = 0
         self.fresh_tokens = 0
-        self._sessions: dict[str, int] = {}
-        self._fresh: set[str] = set()
+        self._sessions: dict[SessionName, int] = {}
+        self._fresh: set[SessionName] = set()
 
     @property
     def told(self) -> int:
@@ -22,7 +25,7 @@ class Placed:
         """Sessions placed since the last report."""
         return len(self._fresh)
 
-    def add(self, session: str, tokens: int) -> None:
+    def add(self, session: SessionName, tokens: int) -> None:
         """A session is opened there, for the first time or once more."""
         self.drop(session)
         self._sessions[session] = tokens
@@ -30,7 +33,7 @@ class Placed:
         self.tokens += tokens
         self.fresh_tokens += tokens
 
-    def drop(self, session: str) -> None:
+    def drop(self, session: SessionName) -> None:
         """It is closed there. May be repeated."""
         tokens = self._sessions.pop(session, 0)
         self.tokens -= tokens

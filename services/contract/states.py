@@ -11,9 +11,11 @@ States are best effort: whoever has no room for them drops them, and drafts get 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
+from services.contract.frames import StepFrame
 from services.contract.types import (
     STATES,
     CommitDraft,
@@ -23,6 +25,7 @@ from services.contract.types import (
     WorkerDescription,
     states_capability,
 )
+from services.contract.worker_messages import TextStates
 
 MOST_LAYERS = 16
 """Layers that a session may ask for."""
@@ -108,7 +111,7 @@ def gives(verifier: WorkerDescription, shape: StateShape) -> bool:
     )
 
 
-_CARRIERS = (Verdict, CommitDraft, States, DraftStates)
+_CARRIERS = (Verdict, CommitDraft, States, DraftStates, TextStates)
 
 
 def states_of(message: object) -> bytes:
@@ -118,6 +121,15 @@ def states_of(message: object) -> bytes:
     return b""
 
 
+def state_bytes(message: object) -> int:
+    """How many bytes of states a command or an event carries."""
+    if isinstance(message, StepFrame):
+        return sum(len(own.rows) for own in message.states)
+    return len(states_of(message))
+
+
 def without_states(message: M) -> M:
     """The same without its states."""
+    if isinstance(message, StepFrame):
+        return replace(message, states=())
     return message._replace(states=b"") if states_of(message) else message  # type: ignore

@@ -11,7 +11,7 @@ not counted), so "position p" always means an index in the output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
@@ -316,12 +316,24 @@ def states_capability(method: str) -> str:
     return f"{method}:states"
 
 
+def local_capability(method: str) -> str:
+    """The capability of a verifier that can draft by a method itself, without a drafter."""
+    return f"{_LOCAL}{method}"
+
+
+def local_methods(capabilities: Iterable[str]) -> tuple[str, ...]:
+    """The methods by which a verifier of these capabilities can draft itself."""
+    own = [one.removeprefix(_LOCAL) for one in capabilities if one.startswith(_LOCAL)]
+    return tuple(own)
+
+
 def estimated_method(capability: str) -> str:
     """The method of such a capability; empty = another capability."""
     return capability.removesuffix(_ESTIMATES) if capability.endswith(_ESTIMATES) else ""
 
 
 _ESTIMATES = ":estimates"
+_LOCAL = "local:"
 
 
 @dataclass(frozen=True, slots=True)

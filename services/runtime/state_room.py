@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from services.contract.states import Fate, OnStates, states_of, without_states
+from services.contract.frames import StepFrame, select_steps
+from services.contract.states import Fate, OnStates, state_bytes, without_states
 from services.contract.types import DraftStates, States
+from services.contract.worker_messages import TextStates
 
 M = TypeVar("M")
 
@@ -21,7 +24,7 @@ class StateRoom:
 
     def admit(self, message: M) -> M | None:
         """The message, without its states where there is no room; None: nothing is left of it."""
-        size = len(states_of(message))
+        size = state_bytes(message)
         if not size:
             return message
         if self.held + size <= self._most:
@@ -29,35 +32,65 @@ class StateRoom:
             return message
         if self._on_states is not None:
             self._on_states(Fate.DROPPED, size)
-        return None if isinstance(message, States | DraftStates) else without_states(message)
+        alone = isinstance(message, States | DraftStates | TextStates)
+        return None if alone else without_states(message)
 
     def release(self, messages: Sequence[object]) -> None:
         """These wait no more."""
         if self.held:
-            self.held -= sum(len(states_of(message)) for message in messages)
+            self.held -= sum(map(state_bytes, messages))
+
+
+Names = Set[str | int]
+"""Sessions, by name or handle."""
 
 
 def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     """What goes now, with about `most` bytes of states, and what after it.
 
-    Each session's messages keep their order. Those of sessions without states go first.
+    Each session's messages keep their order. Those of sessions without states go first. A frame
+    goes in two parts where what it says of some sessions has to wait.
     """
-    laden = {_session(message) for message in messages if states_of(message)}
-    now = [message for message in messages if _session(message) not in laden]
+    laden = set[str | int]().union(*map(_laden, messages))
+    now = [message for message in messages if laden.isdisjoint(_sessions(message))]
     later: list[M] = []
-    behind: set[str] = set()
+    behind: set[str | int] = set()
     for message in messages:
-        session, size = _session(message), len(states_of(message))
-        if session not in laden:
+        own = _sessions(message)
+        if laden.isdisjoint(own):
             continue
-        if session in behind or (size and most <= 0):
-            behind.add(session)
-            later.append(message)
-        else:
-            most -= size
-            now.append(message)
+        waits = (own & behind) | (_laden(message) if most <= 0 else set())
+        behind |= waits
+        goes, stays = _parted(message, waits)
+        most -= sum(map(state_bytes, goes))
+        now += goes
+        later += stays
     return now, later
 
 
-def _session(message: object) -> str:
-    return getattr(message, "session", "")
+def _parted(message: Any, waits: Names) -> tuple[list[Any], list[Any]]:
+    """What of a message goes, and what of it stays."""
+    if not waits:
+        return [message], []
+    if not isinstance(message, StepFrame) or waits >= _sessions(message):
+        return [], [message]
+    each = list(enumerate(message.every_handle()))
+    stays = select_steps(message, [place for place, handle in each if handle in waits])
+    goes = select_steps(message, [place for place, handle in each if handle not in waits])
+    # Who stood out is told once.
+    return [goes], [replace(stays, stood_out=())]
+
+
+def _sessions(message: object) -> Names:
+    """Whom a message concerns."""
+    if isinstance(message, StepFrame):
+        return set(message.every_handle())
+    return {getattr(message, "session", getattr(message, "handle", ""))}
+
+
+def _laden(message: object) -> Names:
+    """Whose states it carries."""
+    if isinstance(message, StepFrame):
+        handles = message.every_handle()
+        return {handles[own.place] for own in message.states if own.rows}
+    return _sessions(message) if state_bytes(message) else set()

@@ -20,7 +20,7 @@ def test_each_program_says_its_own_name(program, capsys):
 async def test_a_session_that_stands_still_is_harm():
     run = Hostile(SimpleNamespace(), [], HostilePlan(), Bounds(pace_lost=1.0, gap=0.5), "token")
     heard = SimpleNamespace(heard_at=time.monotonic() - 0.4)
-    run._listeners = {SimpleNamespace(running=True, transcript=heard)}
+    run._listeners = [SimpleNamespace(running=True, transcript=heard)]
     looking = asyncio.create_task(run._look_for_gaps())
     await asyncio.sleep(0)
     run._judge(SimpleNamespace(restarted=list))

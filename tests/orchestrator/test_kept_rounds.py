@@ -24,6 +24,7 @@ WALL = 1_700_000_000.0
 WORDS = tokenizer()
 
 
+_JOINED = b'[1, 4, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "GREEDY", [], [], [], %s]'
 _SAID = b'[1, 4, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "GREEDY", [], [], %s]'
 
 
@@ -50,11 +51,11 @@ def test_a_round_is_read_as_it_was_written():
     read = load_round(stored_round(dump_round(COMMIT, WALL, ephemeral=False)), COMMIT.token_ids)
     started = WALL + 100
     kept = RECORD._replace(started_at=started, ended_at=started + 0.0635)
-    assert read == COMMIT._replace(record=kept)
+    assert read == COMMIT._replace(records=(kept,))
 
 
 SOURCES = (SourceCount(1, 3, 2), SourceCount(5, 1, 0))
-FROM_SOURCES = COMMIT._replace(record=RECORD._replace(sources=SOURCES))
+FROM_SOURCES = COMMIT._replace(records=(RECORD._replace(sources=SOURCES),))
 ODD = RECORD._replace(
     draft_ms=1.23456,
     queue_ms=0,
@@ -131,6 +132,14 @@ def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
         _SAID % b"[[1, 2]]",
         _SAID % b"7",
         b"[" * 100_000,
+        _JOINED % b"[[2], [2]]",
+        _JOINED % b"[[-1], [4]]",
+        _JOINED % b"[[1, -1], [2]]",
+        _JOINED % b"[[1, 1, 1, 2], [2]]",
+        _JOINED % b"[[1], [1], [1], [0]]",
+        _JOINED % b"[[], [3]]",
+        _JOINED % b"[1, 2]",
+        _JOINED % b"7",
     ],
 )
 def test_a_record_that_cannot_be_believed_says_nothing(record):
@@ -163,3 +172,63 @@ def test_rounds_before_the_offset_are_left_out():
 def test_a_round_whose_text_is_gone_is_told_without_it():
     told = told_rounds(stored(()), [stored_round(b"")], tokenizer(), 0)
     assert [(list(one.token_ids), one.stats.emitted_tokens) for one in told] == [([], 3)]
+
+
+# --- several rounds in one commit ----------------------------------------------------
+
+SECOND = round_record(
+    round=4, base_len=4, draft_tokens=2, accepted_tokens=0, emitted_tokens=1, rejected=(8, 9),
+    started_at=100.1, ended_at=100.17, drafter="", sources=(SourceCount(5, 2, 0),),
+)  # fmt: skip
+THIRD = round_record(
+    round=5, base_len=5, draft_tokens=1, accepted_tokens=1, emitted_tokens=2, rejected=(),
+    started_at=100.2, ended_at=100.25,
+)  # fmt: skip
+TOGETHER = Commit(
+    (RECORD, SECOND, THIRD),
+    *(1, (1, 2, 6, 5, 7, 8)),
+    (*COMMIT.origins, Origin.RECOVERED, Origin.ACCEPTED, Origin.BONUS),
+)
+
+
+def together(ephemeral: bool = False) -> StoredRound:
+    return StoredRound(1, 5, 1, 6, dump_round(TOGETHER, WALL, ephemeral=ephemeral))
+
+
+def test_each_round_of_a_commit_is_read_as_it_was_decided():
+    read = load_round(together(), TOGETHER.token_ids)
+    assert read._replace(records=TOGETHER.records) == TOGETHER
+    for own, was in zip(read.records, TOGETHER.records, strict=True):
+        times = {"started_at": own.started_at, "ended_at": own.ended_at}
+        assert own == was._replace(**times)
+        assert own.started_at == pytest.approx(WALL + was.started_at)
+
+
+def test_an_ephemeral_commit_keeps_no_text_of_any_of_its_rounds():
+    read = load_round(together(ephemeral=True))
+    assert [one.rejected for one in read.records] == [(), (), ()]
+    assert [one.sources for one in read.records] == [one.sources for one in TOGETHER.records]
+
+
+def test_a_reader_of_0_2_sees_the_rounds_of_a_commit_as_one():
+    whole = together().record.rpartition(b",[[3,")[0] + b"]"
+    read = load_round(StoredRound(1, 5, 1, 6, whole)).record
+    sums = (read.draft_tokens, read.accepted_tokens, read.emitted_tokens, read.verify_ms)
+    assert sums == (7, 3, 6, 180.0)
+    assert read.round_ms == pytest.approx(250.0)
+    assert read.rejected == (3, 4, 8, 9)
+    assert read.sources == (SourceCount(5, 2, 0),)
+
+
+def test_of_a_commit_only_rounds_from_the_offset_on_are_told():
+    session = stored((9, 1, 2, 6, 5, 7, 8))
+    for offset, indices in ((0, [3, 4, 5]), (2, [4, 5]), (4, [4, 5]), (5, [5]), (6, [])):
+        told = told_rounds(session, [together()], WORDS, offset)
+        assert [one.stats.index for one in told] == indices
+    [second, third] = told_rounds(session, [together()], WORDS, 4)
+    assert (list(second.token_ids), second.offset) == ([5], 4)
+    assert (list(third.token_ids), list(third.origins)) == (
+        [7, 8],
+        [pb.TOKEN_ORIGIN_ACCEPTED, pb.TOKEN_ORIGIN_BONUS],
+    )
+    assert list(third.pieces) == [WORDS.decode((7,)), WORDS.decode((8,))]

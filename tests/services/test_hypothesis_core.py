@@ -43,6 +43,8 @@ class Counting:
         self.moments = 0
         self.answer = None
         """What is proposed instead."""
+        self.answers = {}
+        """The same, by handle."""
 
     def describe(self, worker):
         return worker
@@ -80,7 +82,8 @@ class Counting:
         kv = self.kv[ask.key]
         assert kv == list(ask.text[: len(kv)])
         self.kv[ask.key] = list(ask.text)
-        return self.answer or Proposed(t.DraftTree((len(ask.text),)))
+        said = self.answers.get(ask.key[1], self.answer)
+        return said or Proposed(t.DraftTree((len(ask.text),)))
 
 
 class Stated(Counting):
@@ -152,12 +155,12 @@ def test_a_step_that_agrees_lets_the_drafter_go_on_without_a_rewind(drafted):
     drafted.send(step(brought(1, 0, 2, 3)))
     rows = drafted.run()
     assert [(row.position, row.name.number) for row in rows] == [(4, 0), (5, 0)]
-    assert drafted.method.kv[0, "1"] == [50, 51, 2, 3, 4, 5, 6]
+    assert drafted.method.kv[0, 1] == [50, 51, 2, 3, 4, 5, 6]
 
 
 def test_a_step_that_differs_rewinds_the_method_and_gives_the_draft_up(drafted):
     drafted.send(step(brought(1, 0, 2, 99)))
-    assert drafted.method.kv[0, "1"] == [50, 51, 2]
+    assert drafted.method.kv[0, 1] == [50, 51, 2]
     rows = drafted.run()
     assert (rows[0].position, rows[0].name.number) == (2, 1)
     assert rows[0].hash == t.extend_hash(t.EMPTY_HASH, (2, 99))
@@ -187,7 +190,7 @@ def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own(harness
     harness.send(starting(), link=1)
     harness.send(starting(prompt=(1,)), link=2)
     harness.core.drop_link(1)
-    assert list(harness.method.kv) == [(2, "1")]
+    assert list(harness.method.kv) == [(2, 1)]
     harness.send(step(brought(1, 0, 9)), link=1)
     harness.core.step()
     assert [link for link, _ in harness.take()] == [2]
@@ -206,7 +209,7 @@ def test_a_step_of_many_sessions_reaches_those_that_are_here(harness):
     harness.run()
     rows = [brought(handle, 0, *range(2, 2 + handle)) for handle in range(2, 9)]
     assert harness.send(step(*rows)) == []
-    assert harness.method.kv[0, "3"] == [50, 51, 2, 3, 4]
+    assert harness.method.kv[0, 3] == [50, 51, 2, 3, 4]
     assert next(row.position for row in harness.run() if row.handle == 7) == 7
 
 
@@ -251,7 +254,7 @@ def test_texts_of_all_sessions_are_bounded(monkeypatch, harness):
 
 def test_a_method_that_fails_on_one_session_ends_only_that_one(harness):
     harness.send(*map(starting, (1, 2, 3)))
-    harness.method.broken.add("2")
+    harness.method.broken.add(2)
     assert harness.core.step()
     events = harness.take()
     gone = gone_of(events)
@@ -334,12 +337,29 @@ def test_what_a_text_left_behind_never_leaves():
 
 def test_a_tree_leaves_with_its_level(harness):
     harness = Harness(0.1)
-    harness.method.answer = Proposed(t.DraftTree((5, 6), parents=(-1, -1)))
-    harness.send(starting(), starting(2, window=0))
+    harness.method.answers[1] = Proposed(t.DraftTree((5, 6), parents=(-1, -1)))
+    harness.send(starting(1), starting(2, window=8))
     harness.core.step()
-    (row,) = drafts_of(harness.take())
+    row, other = drafts_of(harness.take())
     assert (row.tree.parents, row.final, row.name) == ((-1, -1), True, DraftName(1, 1))
+    assert (other.handle, other.final) == (2, False)
+    assert {row.handle for row in harness.run()} == {2}
+
+
+def test_what_an_ended_session_drafted_never_leaves():
+    harness = Harness(0.1)
+    harness.send(starting(1), starting(2))
+    harness.core.step()
+    harness.send(EndSession(1), starting(2, opening=2, window=0))
     assert harness.run() == []
+
+
+def test_all_methods_draft_in_each_level():
+    methods = {"a": Counting(), "b": Counting()}
+    worker = Worker(methods)
+    worker.send(starting(1, method="a"), starting(2, method="b"))
+    assert worker.core.step()
+    assert [len(method.asked) for method in methods.values()] == [1, 1]
 
 
 def test_that_nothing_follows_is_told(harness):
@@ -410,7 +430,7 @@ def test_states_go_to_the_method_with_the_place_of_the_token_before():
     harness = Harness(method=Stated())
     harness.send(starting(1, output=(2,)), TextStates(1, 1, 0, bytes(8)))
     harness.send(step(brought(9, 0, 2), brought(1, 1, 3, 4, states=bytes(range(8)))))
-    assert harness.method.anchored == [("1", 0, bytes(8)), ("1", 2, bytes(range(8)))]
+    assert harness.method.anchored == [(1, 0, bytes(8)), (1, 2, bytes(range(8)))]
     worker = harness.core.describe()
     assert (worker.state_layers, worker.state_width) == ((1, 2), 2)
 

@@ -11,12 +11,14 @@ worker checks whether a well-formed command makes sense.
     step_times  what a verifier measured of its steps
     tokenizer   the tokenizer bundle, whole and in parts
     codecs      one value per link: how its messages are cut into batches
+    protocol2   the same for protocol 2
 """
 
 from services.contract.wire.codecs import (
     DRAFTER_LINK,
     MESSAGE_BYTES,
     VERIFIER_LINK,
+    Codec,
     LinkCodec,
     in_messages,
 )
@@ -46,6 +48,7 @@ __all__ = [
     "DRAFTER_LINK",
     "MESSAGE_BYTES",
     "VERIFIER_LINK",
+    "Codec",
     "LinkCodec",
     "decode_description",
     "decode_drafter_command",

@@ -1,19 +1,19 @@
 """One value per link: how its messages are made of batches and taken apart.
 
 The two ends of a link (the servicer of a worker, the orchestrator's end) are
-written once, against `LinkCodec`.
+written once, against `Codec`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from paceline.v1 import drafter_pb2, verifier_pb2
 
 from services.contract.errors import ProtocolError
-from services.contract.states import states_of, without_states
+from services.contract.states import state_bytes, states_of, without_states
 from services.contract.types import (
     DrafterCommand,
     DrafterEvent,
@@ -47,6 +47,28 @@ STATES_BYTES = 256 << 10
 """The same for states alone: memory for larger messages comes fresh from the system each time."""
 
 
+class Codec(Protocol[C, E]):
+    """What both ends of a link need: batches into messages, and back."""
+
+    def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
+        """One message of the orchestrator; `hello` in the first only."""
+
+    def requests(self, commands: Sequence[C], /) -> Iterator[Any]:
+        """Messages of the orchestrator, none too large."""
+
+    def decode_request(self, message: Any, /) -> tuple[LinkHello | None, list[C]]:
+        """The hello, if there is one, and the commands in the order to absorb them."""
+
+    def encode_response(self, events: Sequence[E], /) -> Any:
+        """One message of the worker."""
+
+    def responses(self, events: Sequence[E], /) -> Iterator[Any]:
+        """Messages of the worker, none too large."""
+
+    def decode_response(self, message: Any, /) -> list[E]:
+        """The events in the order to absorb them."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkCodec(Generic[C, E]):
     """Batches of commands `C` one way, batches of events `E` the other.
@@ -71,9 +93,13 @@ class LinkCodec(Generic[C, E]):
         _put_states(message.commands, "command", states)
         return message
 
+    def requests(self, commands: Sequence[C]) -> Iterator[Any]:
+        """Messages of the orchestrator; see `in_messages`."""
+        return in_messages(self.encode_request, commands)
+
     def decode_request(self, message: Any) -> tuple[LinkHello | None, list[C]]:
         """The hello, if there is one, and the commands."""
-        _require_few(message.commands)
+        require_few(message.commands)
         hello = decode_hello(message.hello) if message.HasField("hello") else None
         return hello, [self.decode_command(command) for command in message.commands]
 
@@ -84,9 +110,13 @@ class LinkCodec(Generic[C, E]):
         _put_states(message.events, "event", states)
         return message
 
+    def responses(self, events: Sequence[E]) -> Iterator[Any]:
+        """Messages of the worker; see `in_messages`."""
+        return in_messages(self.encode_response, events)
+
     def decode_response(self, message: Any) -> list[E]:
         """The events."""
-        _require_few(message.events)
+        require_few(message.events)
         return [self.decode_event(event) for event in message.events]
 
 
@@ -95,7 +125,7 @@ def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) ->
 
     Or below STATES_BYTES, by the target's states alone.
     """
-    if len(batch) > 1 and sum(len(states_of(one)) for one in batch) > STATES_BYTES:
+    if len(batch) > 1 and sum(map(state_bytes, batch)) > STATES_BYTES:
         middle = len(batch) // 2
         yield from in_messages(encode, batch[:middle])
         yield from in_messages(encode, batch[middle:])
@@ -123,7 +153,8 @@ def _put_states(encoded: Sequence[Any], group: str, states: Sequence[bytes]) -> 
             getattr(slot, slot.WhichOneof(group)).states = one
 
 
-def _require_few(batch: Sequence[Any]) -> None:
+def require_few(batch: Sequence[Any]) -> None:
+    """Refuse a message of more than ever wait to be sent."""
     if len(batch) > MOST_IN_MESSAGE:
         raise ProtocolError(f"{len(batch)} in one message; at most {MOST_IN_MESSAGE}")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-
-from paceline.v1 import verifier_pb2 as pb
+from typing import Any
 
 from services.contract.errors import ProtocolError
 from services.contract.types import StepTime
@@ -15,12 +14,12 @@ MOST_STEP_TIMES = 64
 MOST_STEP_ROWS = 1 << 16
 
 
-def encode_step_times(times: Iterable[StepTime]) -> list[pb.StepTime]:
-    """Times leave as float32."""
-    return [pb.StepTime(rows=rows, ms=ms) for rows, ms in times]
+def encode_step_times(times: Iterable[StepTime]) -> list[dict[str, Any]]:
+    """What the messages of either protocol are made of. Times leave as float32."""
+    return [one._asdict() for one in times]
 
 
-def decode_step_times(messages: Sequence[pb.StepTime]) -> tuple[StepTime, ...]:
+def decode_step_times(messages: Sequence[Any]) -> tuple[StepTime, ...]:
     """A few counts of rows, ascending, each with a time above 0."""
     if len(messages) > MOST_STEP_TIMES:
         raise ProtocolError(f"step_times: {len(messages)} are more than {MOST_STEP_TIMES}")

@@ -18,7 +18,8 @@ import grpc
 from services.contract.errors import Overloaded, ProtocolError, VersionMismatch
 from services.contract.states import OnStates
 from services.contract.types import Draining, LinkHello, Progress, WorkerDescription
-from services.contract.wire import LinkCodec, in_messages
+from services.contract.wire import Codec
+from services.contract.worker_messages import Waiting
 from services.runtime.host import BEAT_SECONDS, WorkerHost
 from services.runtime.serving.border import border, send_headers
 from services.runtime.state_room import StateRoom, portion
@@ -40,8 +41,8 @@ STATE_PORTION = 4 << 20
 class Outbox(Generic[E]):
     """Events that wait for one peer, at most `limit` of them.
 
-    Only the newest progress report is kept. Above half the limit no more commands
-    are read; above the limit the link ends. The target's states leave in portions.
+    Of progress reports, and of who waits, only the newest are kept. Above half the limit no
+    more commands are read; above the limit the link ends. The target's states leave in portions.
     """
 
     def __init__(self, limit: int = MAX_OUTGOING, on_states: OnStates | None = None) -> None:
@@ -50,6 +51,7 @@ class Outbox(Generic[E]):
         self._states = StateRoom(MOST_STATE_BYTES, on_states)
         self._events: list[E] = []
         self._progress: Progress | None = None
+        self._waiting: E | None = None
         self._error: Exception | None = None
         self._closed = False
         self._ready = asyncio.Event()
@@ -58,8 +60,11 @@ class Outbox(Generic[E]):
 
     def put(self, events: Sequence[E]) -> None:
         """Take events; the link ends when the peer is too far behind."""
-        admitted = map(self._states.admit, events)
-        self._events.extend([event for event in admitted if event is not None])
+        for event in map(self._states.admit, events):
+            if isinstance(event, Waiting):
+                self._waiting = event
+            elif event is not None:
+                self._events.append(event)
         self._ready.set()
         if len(self._events) > self._limit // 2:
             self._low.clear()
@@ -84,11 +89,11 @@ class Outbox(Generic[E]):
         await self._low.wait()
 
     async def take(self) -> list[Any]:
-        """Every event that waits, and the newest progress.
+        """Every event that waits, who waits, and the newest progress.
 
         Empty when the link ended well; its error is raised when it did not.
         """
-        while not (self._events or self._progress or self._closed):
+        while not (self._events or self._waiting or self._progress or self._closed):
             self._ready.clear()
             await self._ready.wait()
         taken: list[Any] = self._events
@@ -96,9 +101,8 @@ class Outbox(Generic[E]):
         if self._states.held:
             taken, self._events = portion(taken, STATE_PORTION)
             self._states.release(taken)
-        if self._progress is not None:
-            taken.append(self._progress)
-        self._progress = None
+        taken += [own for own in (self._waiting, self._progress) if own is not None]
+        self._waiting = self._progress = None
         if len(self._events) <= self._limit // 2:
             self._low.set()
         if not taken and self._error is not None:
@@ -113,7 +117,7 @@ class LinkServer(Generic[C, E]):
         self,
         host: WorkerHost[C, E],
         description: WorkerDescription,
-        codec: LinkCodec[C, E],
+        codec: Codec[C, E],
         max_outgoing: int = MAX_OUTGOING,
         patience: float = READ_SECONDS,
     ) -> None:
@@ -205,7 +209,7 @@ class LinkServer(Generic[C, E]):
         while events := await outbox.take():
             try:
                 async with asyncio.timeout(self._patience):
-                    for message in in_messages(self._codec.encode_response, events):
+                    for message in self._codec.responses(events):
                         await context.write(message)
             except TimeoutError:
                 raise Overloaded("the peer does not read its link") from None

@@ -14,16 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.v1 import drafter_pb2 as drafter
-from paceline.v1 import drafter_pb2_grpc as drafter_grpc
-from paceline.v1 import verifier_pb2 as verifier
-from paceline.v1 import verifier_pb2_grpc as verifier_grpc
-
 from services.contract.errors import NotFound
 from services.contract.types import Progress, Role, StepTime, TokenizerBundle, WorkerDescription
 from services.contract.wire import (
-    DRAFTER_LINK,
-    VERIFIER_LINK,
     encode_description,
     encode_progress,
     encode_step_times,
@@ -36,6 +29,7 @@ from services.runtime.serving.health import Health
 from services.runtime.serving.lifecycle import stop_on_signals
 from services.runtime.serving.links import LinkServer
 from services.runtime.serving.options import ServingOptions
+from services.runtime.serving.rpcs import RPCS, WorkerRpcs
 from services.runtime.serving.server import GrpcServer
 
 logger = logging.getLogger(__name__)
@@ -48,42 +42,45 @@ _LAST_WORDS_SECONDS = 1.0
 _DRAIN_POLL_SECONDS = 0.05
 
 
-class DrafterServicer(drafter_grpc.DrafterServiceServicer):
-    """The drafter's RPCs."""
+class DrafterServicer:
+    """The drafter's RPCs, in the protocol that it speaks."""
 
     def __init__(
         self,
+        rpcs: WorkerRpcs,
         links: LinkServer[Any, Any],
         description: WorkerDescription,
         progress: Callable[[], Progress],
     ) -> None:
+        self._answer = rpcs.described
         self._links = links
         self._description = encode_description(description)
         self._progress = progress
 
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
         """What this worker is, and how busy."""
-        return drafter.DrafterServiceDescribeResponse(
-            worker=self._description, progress=encode_progress(self._progress())
-        )
+        return self._answer(worker=self._description, progress=encode_progress(self._progress()))
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One link."""
         await self._links.serve(request_iterator, context)
 
 
-class VerifierServicer(verifier_grpc.VerifierServiceServicer):
-    """The verifier's RPCs."""
+class VerifierServicer:
+    """The verifier's RPCs, in the protocol that it speaks."""
 
     def __init__(
         self,
+        rpcs: WorkerRpcs,
         links: LinkServer[Any, Any],
         description: WorkerDescription,
         bundle: TokenizerBundle | None,
         step_times: Sequence[StepTime] = (),
     ) -> None:
+        assert rpcs.tokenizer is not None
+        _, self._part = rpcs.tokenizer
         self._links = links
-        self._described = verifier.VerifierServiceDescribeResponse(
+        self._described = rpcs.described(
             worker=encode_description(description), step_times=encode_step_times(step_times)
         )
         self._parts = [] if bundle is None else list(split_bundle(bundle))
@@ -102,14 +99,14 @@ class VerifierServicer(verifier_grpc.VerifierServiceServicer):
             if not self._parts:
                 raise NotFound("this verifier has no tokenizer to give")
             for part in self._parts:
-                yield verifier.GetTokenizerResponse(part=part)
+                yield self._part(part=part)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One role of a process; `bundle` is what a verifier's clients may fetch.
 
-    `step_times`: what it measured of its steps.
+    `step_times`: what it measured of its steps. It speaks one protocol, the one it describes.
     """
 
     host: WorkerHost[Any, Any]
@@ -121,6 +118,11 @@ class Served:
     def name(self) -> str:
         """How logs speak of it."""
         return f"{self.description.role.value} {self.description.worker_id}"
+
+    @property
+    def rpcs(self) -> WorkerRpcs:
+        """The service of its role, in its protocol."""
+        return RPCS[self.description.role, self.description.protocol_max]
 
 
 async def serve_worker(
@@ -165,19 +167,20 @@ async def serve_worker(
 
 
 def _link_server(role: Served) -> LinkServer[Any, Any]:
-    codec: Any = DRAFTER_LINK if role.description.role is Role.DRAFTER else VERIFIER_LINK
-    return LinkServer(role.host, role.description, codec)
+    return LinkServer(role.host, role.description, role.rpcs.codec)
 
 
 def _add_servicer(server: GrpcServer, links: LinkServer[Any, Any], role: Served) -> str:
     """Mount the servicer of the role; the service's full name."""
+    rpcs, servicer = role.rpcs, _servicer(links, role)
+    rpcs.mount(servicer, server.grpc)
+    return rpcs.name
+
+
+def _servicer(links: LinkServer[Any, Any], role: Served) -> DrafterServicer | VerifierServicer:
     if role.description.role is Role.DRAFTER:
-        mount: Any = drafter_grpc.add_DrafterServiceServicer_to_server
-        mount(DrafterServicer(links, role.description, role.host.progress), server.grpc)
-        return drafter.DESCRIPTOR.services_by_name["DrafterService"].full_name
-    mount = verifier_grpc.add_VerifierServiceServicer_to_server
-    mount(VerifierServicer(links, role.description, role.bundle, role.step_times), server.grpc)
-    return verifier.DESCRIPTOR.services_by_name["VerifierService"].full_name
+        return DrafterServicer(role.rpcs, links, role.description, role.host.progress)
+    return VerifierServicer(role.rpcs, links, role.description, role.bundle, role.step_times)
 
 
 async def _drain(

@@ -8,6 +8,7 @@ place is told to workers before the times that it began and ended at are known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -31,6 +32,24 @@ def child_of(parent: SpanContext) -> SpanContext:
         is_remote=False,
         trace_flags=parent.trace_flags,
         trace_state=parent.trace_state,
+    )
+
+
+def round_of(root: SpanContext, opening: int, position: int) -> SpanContext:
+    """The place of a round below its session's span.
+
+    It follows from which opening on a verifier it was of, and the tokens of the output before it:
+    so every process knows it without being told.
+    """
+    said = root.trace_id.to_bytes(16) + root.span_id.to_bytes(8)
+    said += opening.to_bytes(4) + position.to_bytes(4)
+    span_id = int.from_bytes(blake2b(said, digest_size=8).digest()) or 1
+    return SpanContext(
+        root.trace_id,
+        span_id,
+        is_remote=False,
+        trace_flags=root.trace_flags,
+        trace_state=root.trace_state,
     )
 
 

@@ -1,0 +1,126 @@
+"""What counters and spans get of a steered session: a pass over each commit's rounds."""
+
+from __future__ import annotations
+
+from orchestrator.recorder.known import Known, outcomes
+from orchestrator.recorder.meters import Meters
+from orchestrator.recorder.reasons import cause, steered_fallback
+from orchestrator.steering.config import Phase
+from orchestrator.steering.events import (
+    Action,
+    Emit,
+    Event,
+    Finish,
+    Persist,
+    Persisted,
+    Release,
+    Start,
+    Started,
+    StatesTold,
+    StepsTaken,
+    Suspend,
+    WorkerLost,
+)
+from orchestrator.steering.rounds import Commit
+from orchestrator.steering.state import State
+from services.contract.states import Fate
+from services.contract.types import Role
+from services.runtime.telemetry.names import Cause
+
+
+class SteeredTurns:
+    """Feeds the meters, and the spans of sessions that have some."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+
+    def hear(self, known: Known, event: Event, before: State) -> None:
+        """What happened, to the session as it was before."""
+        match event:
+            case StepsTaken(_, _, taken):
+                if before.config.states.layers:
+                    self._meters.states(Fate.RECEIVED, sum(len(one.row.states) for one in taken))
+                if known.spans is not None:
+                    self._has_started(known, Role.VERIFIER, event.worker, event.at, before)
+            case Persisted():
+                for round in [waiting for waiting in known.storing if waiting <= event.round]:
+                    self._meters.store_seconds.record(event.at - known.storing.pop(round))
+                if known.spans is not None:
+                    known.spans.stored(event.round, event.at)
+            case StatesTold():
+                self._meters.states(Fate.RECEIVED, len(event.states.states))
+            case Started(at, role, worker, opening, cached):
+                attached = before.verifier if role is Role.VERIFIER else before.drafter
+                if attached is None or (attached.worker, attached.opening) != (worker, opening):
+                    return
+                if role is Role.VERIFIER:
+                    tokens = len(before.config.prompt) + len(before.committed)
+                    self._meters.prefilled(tokens, min(cached, tokens))
+                if known.spans is not None:
+                    known.spans.opened(role, worker, opening, cached, at)
+            case WorkerLost(at, role, worker) if known.spans is not None:
+                attached = before.verifier if role is Role.VERIFIER else before.drafter
+                known.spans.released(role, at)
+                if attached is not None and attached.worker == worker:
+                    known.spans.lost(role, worker, cause(event), at)
+            case _:
+                pass
+
+    def _has_started(self, known: Known, role: Role, worker: str, at: float, state: State) -> None:
+        """A step says, as a word of the worker does, that the session was open."""
+        verifier = state.verifier
+        if known.spans is not None and verifier is not None and not verifier.opened:
+            known.spans.opened(role, worker, verifier.opening, 0, at)
+
+    def see(self, known: Known, action: Action, at: float) -> None:
+        """What the session asks for, or has come to."""
+        match action:
+            case Persist(commit):
+                self._conclude(known, commit, at)
+            case Emit(commit):
+                self.emitted(known, len(commit.token_ids), at)
+            case Start():
+                self._opening(known, action, at)
+            case Release(role, worker) if known.spans is not None:
+                known.spans.released(role, at)
+                if known.steered is not None and known.steered.phase is Phase.RUNNING:
+                    known.spans.lost(role, worker, Cause.FAILED, at)
+            case Finish(ending):
+                known.finish = ending.reason.name.lower()
+            case Suspend(reason):
+                known.finish, known.error = "suspended", reason.name.lower()
+            case _:
+                pass
+
+    def emitted(self, known: Known, tokens: int, at: float) -> None:
+        """Tokens went to the client."""
+        if tokens and not known.emitted:
+            known.first_at = at
+            self._meters.first_token.record(at - known.started_at)
+        known.emitted += tokens
+        known.last_at = at
+
+    def _conclude(self, known: Known, commit: Commit, at: float) -> None:
+        meters, spans, state = self._meters, known.spans, known.steered
+        reason = steered_fallback(state) if state is not None else ""
+        known.storing[commit.record.round] = at
+        for record, outcome in outcomes(commit):
+            plain = "" if record.draft_tokens else reason
+            if plain:
+                meters.fallbacks.add(1, plain)
+            known.totals.add(record)
+            known.near_ties += record.near_ties
+            meters.round(record, outcome)
+            if spans is not None:
+                spans.judged(record, outcome, plain)
+        if spans is not None:
+            spans.storing(commit.record, at)
+
+    def _opening(self, known: Known, start: Start, at: float) -> None:
+        role, message = start.role, start.message
+        if role in known.opened:
+            self._meters.migrations.add(1, role.value)
+        known.opened.add(role)
+        if known.spans is not None:
+            tokens = len(message.prompt) + len(message.output)
+            known.spans.opening(role, start.worker, message.opening, tokens, at)

@@ -1,0 +1,158 @@
+"""Spans and counters of sessions that their verifiers run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from orchestrator.recorder import Recorder
+from orchestrator.steering import events
+from orchestrator.steering.rounds import RoundRecord
+from orchestrator.steering.state import State
+from services.contract.types import Role
+from services.runtime.telemetry import names
+from services.runtime.telemetry.children import round_of
+from services.runtime.telemetry.names import Fallback
+from tests.steering.world import Faults, World
+from tests.telemetry.scrape import scrape
+
+
+class Traced(World):
+    """One session under the name "s", with a recorder."""
+
+    def __init__(self, telemetry, seed: int = 1, faults: Faults | None = None, **options) -> None:
+        super().__init__(seed, faults or Faults(), **options)
+        self.recorder = Recorder(telemetry, clock=lambda: self.now)
+        self.recorder.start_generate("s", self.state.config, model="tiny")
+
+    def seen(self, event: events.Event, actions: list[events.Action], before: State) -> None:
+        super().seen(event, actions, before)
+        self.recorder.on_turn("s", event, actions, before, self.state)
+
+    def finish(self) -> Traced:
+        self.run()
+        assert self.lawful()
+        self.recorder.end_generate("s")
+        return self
+
+    def records(self) -> list[RoundRecord]:
+        return [record for commit in self.commits for record in commit.records]
+
+
+@pytest.fixture
+def traced(receiver, start):
+    """Runs a session to its end: it, and what the collector has of it then."""
+
+    def traced(*given, **options):
+        telemetry = start()
+        world = Traced(telemetry, *given, **options).finish()
+        telemetry.shutdown()
+        return world, receiver
+
+    return traced
+
+
+def only(spans):
+    assert len(spans) == 1
+    return spans[0]
+
+
+def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(traced):
+    world, got = traced(faults=Faults(accuracy=0.7, store_speed=0.3), max_tokens=48)
+    assert any(len(commit.records) > 1 for commit in world.commits)
+    root = only(got.named("Generate"))
+    rounds = got.named("spec_round")
+    assert {round.parent_id for round in rounds} == {root.span_id}
+    assert len(got.spans) == 1 + len(got.children(root)) + sum(
+        len(got.children(round)) for round in rounds
+    )
+    emitted = sum(round.attributes[names.EMITTED_TOKENS] for round in rounds)
+    assert emitted == len(world.emitted) == root.attributes[names.EMITTED_TOKENS] == 48
+    assert root.attributes[names.ROUNDS] == len(rounds) == len(world.records())
+    assert root.attributes[names.FINISH_REASONS] == ["length"]
+
+
+def test_a_round_says_what_its_record_says_and_its_commit_is_stored_behind_the_last(traced):
+    world, got = traced(faults=Faults(accuracy=0.7, store_speed=0.3))
+    spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
+    lasts = {commit.record.round for commit in world.commits}
+    assert len(spans) == len(world.records())
+    for record in world.records():
+        span = spans[record.round]
+        said = span.attributes
+        assert said[names.DRAFT_TOKENS] == record.draft_tokens
+        assert said[names.ACCEPTED_TOKENS] == record.accepted_tokens
+        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
+        assert span.end - span.start == pytest.approx(record.round_ms * 1e6, abs=2e3)
+        parts = Counter(child.name for child in got.children(span))
+        drafted = {"spec_draft": 1} if record.draft_tokens else {}
+        stored = {"persist": 1} if record.round in lasts else {}
+        assert parts == {"spec_verify": 1} | drafted | stored
+
+
+def test_every_process_knows_the_place_of_a_round(traced):
+    world, got = traced()
+    root = only(got.named("Generate"))
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    place = SpanContext(int(root.trace_id, 16), int(root.span_id, 16), True, flags)
+    told = {span.span_id for span in got.named("spec_round")}
+    derived = {
+        f"{round_of(place, one.epoch, one.base_len).span_id:016x}" for one in world.records()
+    }
+    assert told == derived
+
+
+def test_a_round_without_a_draft_says_why_if_the_session_speculates(traced):
+    world, got = traced(faults=Faults(drafter_speed=0.3))
+    reasons = set()
+    for span in got.named("spec_round"):
+        plain = not span.attributes[names.DRAFT_TOKENS]
+        assert plain is (names.FALLBACK in span.attributes)
+        reasons.add(span.attributes.get(names.FALLBACK))
+    assert Fallback.NOTHING_READY in reasons
+    assert world.records()
+
+
+def test_a_session_that_asks_for_no_drafts_does_not_fall_back(traced):
+    _, got = traced(method="")
+    assert not any(names.FALLBACK in span.attributes for span in got.named("spec_round"))
+
+
+def test_opening_a_worker_is_a_prefill_span_and_a_lost_one_a_migration(traced):
+    world, got = traced(faults=Faults(lose_verifier=0.02))
+    lost = [event for event, _ in world.trace if isinstance(event, events.WorkerLost)]
+    assert any(event.role is Role.VERIFIER for event in lost)
+    prefills = [one for one in got.named("prefill") if one.attributes[names.ROLE] == "verifier"]
+    assert len(prefills) == world.state.verifiers.openings
+    moves = [one for one in got.named("migrate") if one.attributes[names.ROLE] == "verifier"]
+    assert moves
+    assert all(one.attributes[names.COMPLETED] for one in moves)
+
+
+def test_counters_agree_with_the_run(telemetry):
+    world = Traced(telemetry, 3, Faults(accuracy=0.8, lose_verifier=0.02), max_tokens=128).finish()
+    page = scrape(telemetry)
+    done = world.records()
+    drafts = [record for record in done if record.draft_tokens]
+    assert page.value("paceline_emitted_tokens_total") == 128
+    assert page.value("paceline_drafts_total") == len(drafts) > 0
+    assert page.value("paceline_draft_tokens_total") == sum(one.draft_tokens for one in done)
+    assert page.value("paceline_accepted_tokens_total") == sum(one.accepted_tokens for one in done)
+    moves = page.value("paceline_session_migrations_total", role="verifier")
+    assert moves == world.state.verifiers.openings - 1 > 0
+
+
+def test_the_load_on_workers_is_told_while_a_session_is_at_work(telemetry):
+    world = Traced(telemetry)
+    world.feed(events.Begin(0.0))
+    waits = scrape(telemetry)
+    assert waits.value("paceline_verify_queue_tokens") == len(world.state.config.prompt)
+    assert waits.value("paceline_sessions_without_speculation") == 1
+    assert waits.value("paceline_drafters_wanted") == 1
+    while world.state.drafter is None or not world.state.drafter.opened:
+        world.turn()
+    works = scrape(telemetry)
+    assert works.value("paceline_verify_queue_tokens") == 1
+    assert works.value("paceline_sessions_without_speculation") == 0
