@@ -56,6 +56,7 @@ class Outlet:
         """Hands the core, by `handle`, the commands that have arrived since its turn began."""
 
     def __call__(self, link: int, event: Any) -> None:
+        """An event for a link."""
         self._emit(link, event)
 
 

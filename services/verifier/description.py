@@ -13,6 +13,7 @@ from services.contract.types import (
     TOKEN_LIMITS,
     Role,
     WorkerDescription,
+    local_capability,
 )
 from services.engine.port import Capability, Engine, HiddenStates
 
@@ -56,7 +57,7 @@ def describe(
             TOKEN_LIMITS,
             *states,
             SCORES,
-            *[f"local:{method}" for method in local],
+            *map(local_capability, local),
         ),
         dtype=engine.dtype,
         hidden_width=0 if watched is None else watched.hidden_width,

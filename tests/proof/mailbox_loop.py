@@ -53,6 +53,7 @@ from tests.proof.laws import (
     texts,
     thresholds,
 )
+from tests.services.running_bench import Fixed
 
 EDGE = 2.0**-40
 PROMPT = (0,)
@@ -215,6 +216,7 @@ class Step:
             Laws(),
             emit=lambda _, event: frames.append(event),
             worker_id="v",
+            pacing=Fixed(),
             options=VerifierOptions(prefix_cache_tokens=0, clock=lambda: 0.0),
             absorb=lambda: [core.handle(1, frame) for frame in self._frames()][:0],
         )

@@ -13,6 +13,7 @@ from services.contract.frames import (
 )
 from services.contract.types import EMPTY_HASH, extend_hash
 from services.contract.worker_messages import SessionGone, SessionStarted, StartVerify, Waiting
+from services.scheduling.offers import Allotment
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
 from tests.fake_engine import VOCAB, FakeEngine, law
@@ -67,6 +68,28 @@ def text_of(command, count, next_logits=law):
 TEXT = text_of(start(), 40)
 
 
+class Fixed:
+    """A policy that verifies all that is held, up to the window, and holds nobody back."""
+
+    def allot(self, offers):
+        return [Allotment(min(own.tokens, own.window)) for own in offers]
+
+    def judged(self, own):
+        pass
+
+    def advanced(self, key, tokens):
+        pass
+
+    def stepped(self, sessions, extra, ms):
+        pass
+
+    def window(self, _, most):
+        return most
+
+    def forget(self, key):
+        pass
+
+
 class Clock:
     """Seconds that pass when they are told to."""
 
@@ -90,7 +113,7 @@ class Running:
             emit=lambda link, event: self.events.append((link, event)),
             worker_id="v",
             options=VerifierOptions(**({"clock": self.clock} | options)),
-            pacing=pacing,
+            pacing=pacing or Fixed(),
             proposer=proposer,
             absorb=self._absorb,
         )
@@ -156,6 +179,7 @@ __all__ = [
     "PROMPT",
     "TEXT",
     "VOCAB",
+    "Fixed",
     "Running",
     "SessionGone",
     "SessionStarted",

@@ -19,7 +19,6 @@ from services.contract.worker_messages import (
 )
 from services.runtime.proposer import LocalDraft
 from services.scheduling.offers import Allotment
-from services.verifier.running.pacing import Fixed
 from tests.fake_engine import FakeEngine, law
 from tests.services.running_bench import (
     COUPLED,
@@ -27,6 +26,7 @@ from tests.services.running_bench import (
     PROMPT,
     TEXT,
     VOCAB,
+    Fixed,
     Running,
     draft,
     limit,
@@ -36,7 +36,6 @@ from tests.services.running_bench import (
     text_of,
 )
 from tests.services.verifier_bench import other
-
 
 SAMPLED, ROW = t.Proposal.SAMPLED, t.SparseRow((1, 2), (0.5, 0.5))
 

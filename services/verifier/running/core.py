@@ -55,6 +55,7 @@ from services.engine.structure import StructureError
 from services.grammar.spending import SLICE
 from services.runtime.proposer import LocalAsk, Proposer
 from services.runtime.step_records import StepRecord
+from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Judged, Offer, Pacing
 from services.scheduling.step_time import StepTimeModel
 from services.scheduling.turns import exchange
@@ -73,7 +74,6 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.running.deciding import decide_turns
-from services.verifier.running.pacing import Fixed
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.telling import (
     logprobs,
@@ -123,12 +123,15 @@ class RunningCore:
         proposer: Proposer | None = None,
         absorb: Callable[[], object] | None = None,
     ) -> None:
-        """`absorb` hands in, by `handle`, what has arrived; it is called behind each forward."""
+        """`absorb` hands in, by `handle`, what has arrived; it is called behind each forward.
+
+        `pacing`: the policy; left out: the adaptive one, to which no step times are told.
+        """
         self._options = options or VerifierOptions()
         self._engine = engine
         self._emit = emit
         self._worker_id = worker_id
-        self._pacing = pacing or Fixed()
+        self._pacing = pacing or DraftBudget()
         self._proposer = proposer
         self._absorb_commands = absorb
         self._rounding = rounding(engine.dtype)
@@ -410,7 +413,7 @@ class RunningCore:
             tree,
             opening.mode.exact_match,
             opening.method,
-            tuple(box.reach),
+            tuple(box.reach) if opening.mode.exact_match else (),
             session.window,
             box.final,
             opening.pacing,
