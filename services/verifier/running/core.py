@@ -74,6 +74,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.running.deciding import decide_turns
+from services.verifier.running.mailbox import NOTHING
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.telling import (
     logprobs,
@@ -286,6 +287,7 @@ class RunningCore:
     def step(self) -> bool:
         """One forward for every session with something to do; False = nothing to do."""
         self._prepare()
+        began = self._options.clock()
         turns = self._take_turns()
         turns += self._take_prompts(turns)
         if not turns:
@@ -296,7 +298,7 @@ class RunningCore:
         self._feed(computed)
         if self._absorb_commands is not None:
             self._absorb_commands()
-        self._conclude(turns, started, started_ns)
+        self._conclude(turns, began, started, started_ns)
         return True
 
     def _rest_awhile(self) -> bool:
@@ -380,8 +382,10 @@ class RunningCore:
             # One that was served before may have needed the room.
             if session.preempted or not self._has_room(session, busy):
                 continue
-            room = min(session.depth, session.room)
-            taken = session.mailbox.first_tokens(counts[session.key], room)
+            count = counts[session.key]
+            taken = NOTHING
+            if count:
+                taken = session.mailbox.first_tokens(count, min(session.depth, session.room))
             turns.append(step_turn(session, taken))
             busy.add(session)
             session.served_in = self._steps + 1
@@ -405,6 +409,17 @@ class RunningCore:
 
     def _offer(self, session: RunningSession) -> Offer:
         box, opening = session.mailbox, session.opening
+        if not box.tokens:
+            return Offer(
+                session.key,
+                session.tenant,
+                0,
+                exact=opening.mode.exact_match,
+                source=opening.method,
+                window=session.window,
+                final=box.final,
+                pacing=opening.pacing,
+            )
         tree = box.parents is not None
         return Offer(
             session.key,
@@ -417,7 +432,7 @@ class RunningCore:
             session.window,
             box.final,
             opening.pacing,
-            box.draft_ms / len(box) if len(box) else 0.0,
+            box.draft_ms / len(box),
             box.levels if tree else 0,
         )
 
@@ -489,7 +504,7 @@ class RunningCore:
         if not last or session.heavy:
             return prompt_turn(session, share)
         session.served_in = self._steps + 1
-        return step_turn(session, session.mailbox.first_tokens(0, 0), share)
+        return step_turn(session, NOTHING, share)
 
     def _prompt_room(self, feeding: Sequence[RunningSession], turns: Sequence[Turn]) -> int:
         """Prompt tokens for a step, beside these turns."""
@@ -578,7 +593,9 @@ class RunningCore:
 
     # --- the outcome ----------------------------------------------------------------
 
-    def _conclude(self, turns: Sequence[Turn], started: float, started_ns: int) -> None:
+    def _conclude(
+        self, turns: Sequence[Turn], began: float, started: float, started_ns: int
+    ) -> None:
         sessions, rows = len(turns), sum(turn.rows for turn in turns)
         judged = [
             turn
@@ -594,7 +611,7 @@ class RunningCore:
         self._send(frame, brought)
         for session, error in failed:
             self._fail(session, error)
-        self._measure(turns, took_ms, started, started_ns)
+        self._measure(turns, took_ms, 1e3 * (started - began), started, started_ns)
 
     def _grown(
         self, turns: Sequence[Turn], started: float, failed: list[tuple[RunningSession, Exception]]
@@ -723,14 +740,20 @@ class RunningCore:
         return windows if news else ()
 
     def _measure(
-        self, turns: Sequence[Turn], took_ms: float, started: float, started_ns: int
+        self,
+        turns: Sequence[Turn],
+        took_ms: float,
+        before_ms: float,
+        started: float,
+        started_ns: int,
     ) -> None:
+        """Learn from a step; `before_ms`: what its drafts took that were made in it."""
         rows = sum(turn.rows for turn in turns)
         prompts = sum(turn.prompt for turn in turns)
         if prompts:
             self._pace.observe(rows, prompts, took_ms, self._line)
         else:
-            self._pacing.stepped(len(turns), rows - len(turns), took_ms)
+            self._pacing.stepped(len(turns), rows - len(turns), before_ms + took_ms)
         if took_ms and not (prompts and self._line.weight):
             self._line = self._line.add(rows, 1e-3 * took_ms)
         self._recent_ms.append(took_ms)
