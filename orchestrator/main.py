@@ -7,6 +7,7 @@ import gc
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 from orchestrator.frontdoor import vllm_gateway
@@ -26,7 +27,7 @@ from orchestrator.steering.config import Limits
 from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
 from orchestrator.store.store_health import watch
 from orchestrator.workers.discovery import Subsetting, discover
-from orchestrator.workers.link import LinkLimits
+from orchestrator.workers.link import LinkLimits, WorkerLink
 from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.pool import Target, WorkerPool
 from orchestrator.workers.subset import Member
@@ -100,7 +101,9 @@ async def _serve(settings: OrchestratorSettings) -> int:
         }
         subsetting = await _subsetting(settings, url, stack)
         discovery = asyncio.create_task(
-            discover(pool, WorkerRegistry(url), fixed, registry_away, subsetting),
+            discover(
+                pool, WorkerRegistry(url), fixed, registry_away, subsetting, settings.protocol
+            ),
             name="discovery",
         )
         stack.push_async_callback(end, discovery)
@@ -227,6 +230,7 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
         limits=limits,
         dialing=settings.dialing(),
         on_states=recorder.states,
+        make_link=partial(WorkerLink, protocol=settings.protocol),
     )
 
 

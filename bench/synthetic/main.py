@@ -25,6 +25,7 @@ class Synthetic:
     delays: Mapping[str, float]
     ways: list[Way]
     schedule: Schedule
+    protocol: int
 
     @classmethod
     def of(cls, options: BenchOptions) -> Synthetic:
@@ -36,13 +37,15 @@ class Synthetic:
         chosen = ways(options.pacings, options.num_speculative_tokens)
         sampling = {"max_tokens": scenario.tokens, "temperature": 0.0}
         schedule = Worlds((), options.repeats, options.concurrency, sampling)
-        return cls(scenario, parse_delays(options.delay_ms), chosen, schedule)
+        delays = parse_delays(options.delay_ms)
+        return cls(scenario, delays, chosen, schedule, options.protocol)
 
     @asynccontextmanager
     async def served(self, report: Callable[[str], None]) -> AsyncIterator[list[Configuration]]:
         """Every way to decode. Raises StartError."""
         with Network(self.delays) as network:
-            async with served(self.ways, self.scenario.spec, network.before, report) as each:
+            spec, change = self.scenario.spec, network.before
+            async with served(self.ways, spec, change, report, self.protocol) as each:
                 yield each
 
     def setting(self) -> dict[str, object]:
@@ -57,6 +60,7 @@ class Synthetic:
             LABEL: told,
             **({"published, ms/token": dict(published)} if published else {}),
             "network_ms_each_way": dict(self.delays),
+            "protocol": self.protocol,
             "tokens": self.scenario.tokens,
             "repeats": self.schedule.repeats,
             "concurrency": self.schedule.levels,
