@@ -22,8 +22,8 @@ from bench.command import listed, measuring_parser, run, say, table
 from bench.prompts import SPEC_BENCH, read_prompts
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import tokenizer_of
-from services.engine.native.packing import HalfLinear, PackedLinear
-from services.engine.number_formats import cpu
+from services.engine.native.packing import PackedLinear
+from services.engine.number_formats import Products, cpu, number_format
 from services.engine.port import Segment
 from services.engine.spec import DTYPES, ModelSpec
 
@@ -104,13 +104,9 @@ def _bytes(engine: NativeEngine) -> int:
     """Of all products' weights, as they are packed."""
     width = {"float32": 4, "int8": 1}.get(engine.dtype, 2)
     products = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
-    return width * sum(_columns(one) * one.out_features for one in products)
-
-
-def _columns(product: PackedLinear) -> int:
-    """Of a product's weights; FBGEMM rounds those of fp16 up."""
-    blocks = -(-product.in_features // _BLOCK)
-    return blocks * _BLOCK if isinstance(product, HalfLinear) else product.in_features
+    # FBGEMM rounds columns of fp16 up.
+    block = _BLOCK if number_format(engine.dtype).products is Products.HALF else 1
+    return width * sum(-(-one.in_features // block) * block * one.out_features for one in products)
 
 
 def _times(

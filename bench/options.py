@@ -93,7 +93,7 @@ class BenchOptions(Models):
     peers: PeerOptions = Field(default_factory=PeerOptions)
     synthetic: str | None = option(
         "Run no model: plain_ms, verify_ms, draft_ms, agreement (0 to 1), on top row_ms, "
-        "session_ms, or a file of them.",
+        "session_ms, overlap (of what both draw independently), or a file of them.",
         None,
         section="Without a model",
         shown="FILE|NAME=VALUE,..",

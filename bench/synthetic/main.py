@@ -34,8 +34,10 @@ class Synthetic:
         if not options.concurrency or not set(options.concurrency).issubset(possible):
             raise StartError(f"--concurrency: without a model, numbers of 1 to {MOST_SESSIONS}")
         scenario = make_scenario(options.synthetic, options.trace, options.max_tokens)
-        chosen = ways(options.pacings, options.num_speculative_tokens)
-        sampling = {"max_tokens": scenario.tokens, "temperature": 0.0}
+        rules = options.rejection_sample_methods
+        chosen = ways(options.pacings, options.num_speculative_tokens, rules)
+        drawn = bool(rules) or scenario.spec.laws is not None
+        sampling = {"max_tokens": scenario.tokens, "temperature": 1.0 if drawn else 0.0}
         schedule = Worlds((), options.repeats, options.concurrency, sampling)
         delays = parse_delays(options.delay_ms)
         return cls(scenario, delays, chosen, schedule, options.protocol)
@@ -59,9 +61,11 @@ class Synthetic:
             "model": f"{spec.target_id}, {spec.draft_id}: no model runs",
             LABEL: told,
             **({"published, ms/token": dict(published)} if published else {}),
+            **({"accepted by shared noise": round(spec.laws.coupled, 4)} if spec.laws else {}),
             "network_ms_each_way": dict(self.delays),
             "protocol": self.protocol,
             "tokens": self.scenario.tokens,
+            "temperature": self.schedule.sampling["temperature"],
             "repeats": self.schedule.repeats,
             "concurrency": self.schedule.levels,
             "flags": {way.name: " ".join(way.flags) for way in self.ways},

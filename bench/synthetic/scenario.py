@@ -19,6 +19,7 @@ _PLACES = {name: ("verifier", name) for name in _VERIFIER} | {
     "draft_ms": ("drafter", "draft_ms"),
     "draft_session_ms": ("drafter", "session_ms"),
     "agreement": ("agreement", "rate"),
+    "overlap": ("agreement", "overlap"),
     "seed": ("agreement", "seed"),
 }
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.configurations import drafting_name
 from bench.loop_floor.serving import served_floor
-from bench.options import FIXED, NO_DRAFTS, PLAIN
+from bench.options import FIXED, NO_DRAFTS, PLAIN, RULES
 from bench.runner import ORCHESTRATOR, Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
@@ -36,29 +37,37 @@ class Way:
     name: str
     flags: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = True
 
 
-def ways(pacings: Sequence[str], window: int | None = None) -> list[Way]:
+def ways(pacings: Sequence[str], window: int | None = None, rules: Sequence[str] = ()) -> list[Way]:
     """Plain decoding, `fixed`, bare AMUSD and every other pacing, or those of `pacings` alone.
 
     `window`: most tokens drafted ahead, 5 in `fixed` and the server's number elsewhere if
-    it is left out. Plain decoding and `fixed` are always there: they are compared with.
-    Raises StartError for an unknown name.
+    it is left out. Plain decoding and `fixed` are always there: they are compared with. Each
+    pacing with each of `rules`, or the server's own. Raises StartError for an unknown name.
     """
     known = (FIXED, AMUSD, *(name for name in POLICIES if name != FIXED))
     for name in pacings:
         if name not in known:
             raise StartError(f"--pacings: {name!r} is not one of {', '.join(known)}")
+    for rule in rules:
+        if rule not in RULES:
+            raise StartError(
+                f"--rejection-sample-methods: {rule!r} is not one of {', '.join(RULES)}"
+            )
     chosen = [name for name in known if not pacings or name in (FIXED, *pacings)]
-    return [Way(PLAIN, options=NO_DRAFTS), *(_drafting(name, window) for name in chosen)]
+    drafting = [_drafting(name, window, rule) for name in chosen for rule in rules or ("",)]
+    return [Way(PLAIN, options=NO_DRAFTS), *drafting]
 
 
-def _drafting(name: str, window: int | None) -> Way:
+def _drafting(name: str, window: int | None, rule: str) -> Way:
     window = window or (DRAFTED if name == FIXED else None)
     flags = ["--pacing", "eager" if name == AMUSD else name]
     flags += ["--no-fallback"] if name in (FIXED, AMUSD) else []
     flags += ["--num-speculative-tokens", str(window)] if window else []
-    return Way(name, tuple(flags))
+    options = {"rejection_sample_method": rule} if rule else {}
+    return Way(drafting_name(name, rule), tuple(flags), options, rule in ("", "coupled"))
 
 
 @asynccontextmanager
@@ -94,8 +103,9 @@ async def served(
                 way.name,
                 address,
                 options=way.options,
+                exact=way.exact,
                 pids={ORCHESTRATOR: pids[one.name], **around},
-                baseline=way.name in (PLAIN, FIXED),
+                baseline=way.name.partition(",")[0] in (PLAIN, FIXED),
             )
             for way, one, address in zip(ways, specs, addresses, strict=True)
         ]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from paceline.together import together
@@ -69,9 +69,9 @@ from orchestrator.session.stored_text import (
 from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.hub import Hub
 from orchestrator.store.null_store import NullStore
 from orchestrator.text import TextStream
-from orchestrator.workers.link import SessionEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
     AlreadyExists,
@@ -140,11 +140,13 @@ class Inference:
         self._forms.special = target.tokenizer.special_names
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
+        self._hub = Hub(pool, clock=clock) if pool.protocol > 1 else None
         self.live = LiveSessions(
             *(pool, target, recorder, options, self._admission, self._initial_states, clock),
             on_costly=self._forms.blame,
+            hub=self._hub,
         )
-        self._scoring = Scoring(pool, options.limits)
+        self._scoring = Scoring(pool, options.limits, self._hub)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -669,16 +671,22 @@ class Inference:
 
     # --- what the workers say ---------------------------------------------------------
 
-    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
-        """Hand a worker's event to its session."""
+    def on_event(self, worker: str, role: Role, event: Any) -> None:
+        """Hand a worker's event to its session, or to all that it is of."""
+        if self._hub is not None:
+            self._hub.heard(worker, role, event)
+            return
         driver = self.live.get(event.session)
         if isinstance(driver, SessionDriver):
             driver.hear(worker, role, event)
         else:
             self._scoring.on_event(worker, event.session, event)
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
+        if self._hub is not None:
+            self._hub.lost(worker, role, sessions, reason)
+            return
         self._scoring.on_lost(sessions, reason)
         self.live.lost(worker, role, sessions, reason)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from orchestrator.core.placement import Wanted
 from orchestrator.session.logprobs import PackedRow, pack_row
 from orchestrator.steering.config import Limits
 from orchestrator.steering.logprobs import new_rows, rows_fit
+from orchestrator.steering.ports import Hub, Said, Taken
 from services.contract.errors import (
     DeadlinePassed,
     Draining,
@@ -40,6 +42,8 @@ from services.contract.types import (
     VerifyOpened,
     WorkerDescription,
 )
+from services.contract.worker_messages import PromptScores as SessionScores
+from services.contract.worker_messages import SessionGone, SessionStarted, StartVerify
 
 AT_ONCE = 8
 """Continuations of one call that a verifier has at a time."""
@@ -108,15 +112,15 @@ class Attempt:
     def hear(self, event: object) -> None:
         """Absorb what the verifier says."""
         match event:
-            case PromptScores():
+            case PromptScores() | SessionScores():
                 self._take(event)
-            case VerifyOpened():
+            case VerifyOpened() | SessionStarted():
                 whole = len(self.rows) == len(self.wanted.own)
                 self.end(None if whole else Lost("it left tokens out"))
-            case SessionFailed(_, reason, message):
+            case SessionFailed(_, reason, message) | SessionGone(_, _, reason, message):
                 self.end(_failure(reason, message))
 
-    def _take(self, scores: PromptScores) -> None:
+    def _take(self, scores: PromptScores | SessionScores) -> None:
         known = len(self.wanted.context) + len(self.rows)
         rows = new_rows(scores.rows, scores.position, known, self.wanted.size - known)
         # The likeliest token is always asked for: it says whether a text is greedy.
@@ -145,8 +149,9 @@ def _failure(reason: FailureReason, message: str) -> Exception:
 class Scoring:
     """All scores of one orchestrator. Its methods belong to the event loop."""
 
-    def __init__(self, verifiers: Verifiers, limits: Limits) -> None:
-        self.verifiers, self.limits = verifiers, limits
+    def __init__(self, verifiers: Verifiers, limits: Limits, hub: Hub | None = None) -> None:
+        """`hub`: where sessions have handles, the way to the verifiers."""
+        self.verifiers, self.limits, self._hub = verifiers, limits, hub
         self.draining = False
         self._attempts: dict[str, Attempt] = {}
         self._heard: dict[str, float] = {}
@@ -191,20 +196,31 @@ class Scoring:
 
     async def attempt(
         self, name: str, worker: WorkerDescription, wanted: Scored, parent: str
-    ) -> list[PackedRow]:
-        """The rows of a text by one verifier, which is to be released then. Raises Lost."""
+    ) -> tuple[list[PackedRow], Callable[[], None]]:
+        """The rows of a text by one verifier, and how to close it there. Raises Lost."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         attempt = Attempt(worker.worker_id, wanted, worker.vocab_size, done)
         self._attempts[name] = attempt
+        close = self._open(name, attempt, parent)
         try:
-            self.verifiers.send(attempt.worker, name, _opening(name, wanted, parent))
             await self._until_done(attempt)
         except BaseException:
-            self.verifiers.release(attempt.worker, name)
+            close()
             raise
         finally:
             del self._attempts[name]
-        return attempt.rows
+        return attempt.rows, close
+
+    def _open(self, name: str, attempt: Attempt, parent: str) -> Callable[[], None]:
+        """Send a session to the attempt's verifier; how to close it there."""
+        worker, hub = attempt.worker, self._hub
+        if hub is None:
+            self.verifiers.send(worker, name, _opening(name, attempt.wanted, parent))
+            return partial(self.verifiers.release, worker, name)
+        handle = hub.enter(_Reader(self, name), attempt.vocab_size)
+        hub.verified_by(handle, worker, opening=1)
+        hub.send(worker, _start(handle, name, attempt.wanted, parent))
+        return partial(hub.leave, handle)
 
     async def _until_done(self, attempt: Attempt) -> None:
         """Wait, for as long as its verifier says something, of this one or of another."""
@@ -220,6 +236,25 @@ class Scoring:
         attempt.done.result()
 
 
+class _Reader:
+    """A session that reads a text, as the hub sees it. It may take no steps: its limit is 0."""
+
+    def __init__(self, scoring: Scoring, name: str) -> None:
+        self._scoring, self._name = scoring, name
+
+    def took(self, worker: str, _taken: Sequence[Taken], /) -> None:
+        """Never called."""
+        raise AssertionError(f"{worker} generates where it is to read")
+
+    def hear(self, worker: str, _role: Role, event: Said, /) -> None:
+        """The verifier says something of it."""
+        self._scoring.on_event(worker, self._name, event)
+
+    def lost(self, _worker: str, _role: Role, reason: str, /) -> None:
+        """The verifier is gone."""
+        self._scoring.on_lost([self._name], reason)
+
+
 class _Call:
     """The texts of one call, which share a verifier, and the attempts."""
 
@@ -231,8 +266,8 @@ class _Call:
         self._worker: WorkerDescription | None = None
         self._fingerprint = ""
         self._left: set[str] = set()
-        self._scored: tuple[str, str] | None = None
-        """Worker and name of the last text that was scored, which keeps the context there."""
+        self._scored: Callable[[], None] | None = None
+        """Closes the last text that was scored, which keeps the context there."""
 
     async def score(self, wanted: Scored) -> list[PackedRow]:
         """The rows of one text."""
@@ -245,7 +280,8 @@ class _Call:
                 worker = await self._find(wanted, busy, until)
                 name = f"{self._tenant}/score/{secrets.token_hex(8)}"
                 try:
-                    rows = await self._scoring.attempt(name, worker, wanted, self._traceparent)
+                    attempt = self._scoring.attempt(name, worker, wanted, self._traceparent)
+                    rows, close = await attempt
                 except Lost as lost:
                     self._leave(worker)
                     busy, failures = str(lost) if lost.busy else "", failures + (not lost.busy)
@@ -254,7 +290,7 @@ class _Call:
                         raise NoWorker(reason) from None
                 else:
                     self.end()
-                    self._scored = worker.worker_id, name
+                    self._scored = close
                     return rows
                 if busy:
                     await asyncio.sleep(ASK_AGAIN)
@@ -262,7 +298,7 @@ class _Call:
     def end(self) -> None:
         """The context need not be kept any more by what was scored."""
         if self._scored is not None:
-            self._scoring.verifiers.release(*self._scored)
+            self._scored()
         self._scored = None
 
     async def _find(self, wanted: Scored, busy: str, until: float) -> WorkerDescription:
@@ -314,8 +350,31 @@ def _leaving() -> Draining:
     return Draining("this orchestrator stops; ask another one")
 
 
+def _sampling(wanted: Scored) -> ResolvedSampling:
+    return ResolvedSampling(max_tokens=1, prompt_logprobs=max(1, wanted.top))
+
+
+def _start(handle: int, name: str, wanted: Scored, traceparent: str) -> StartVerify:
+    return StartVerify(
+        handle,
+        1,
+        name,
+        term=1,
+        prompt=(*wanted.context, *wanted.own),
+        output=(),
+        limit=0,
+        mode=VerifyMode.GREEDY,
+        sampling=_sampling(wanted),
+        seed=0,
+        window=0,
+        traceparent=traceparent,
+        cache_scope=wanted.scope,
+        fork_scope=wanted.forks,
+        score_from=len(wanted.context),
+    )
+
+
 def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
-    sampling = ResolvedSampling(max_tokens=1, prompt_logprobs=max(1, wanted.top))
     return OpenVerify(
         name,
         term=1,
@@ -323,7 +382,7 @@ def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
         prompt=(*wanted.context, *wanted.own),
         committed=(),
         mode=VerifyMode.GREEDY,
-        sampling=sampling,
+        sampling=_sampling(wanted),
         seed=0,
         window=0,
         traceparent=traceparent,

@@ -180,6 +180,11 @@ class Hub:
         for worker, limits in granted.items():
             self._links.forward(worker, grants(list(limits.items())))
 
+    def flush(self, handle: int) -> None:
+        """Let the session take at once what is held back for it."""
+        if (route := self._routes.get(handle)) is not None:
+            self._flush(route, self._clock())
+
     # --- what workers say -------------------------------------------------------------
 
     def heard(self, worker: str, role: Role, event: VerifierEvent | DrafterEvent) -> None:

@@ -56,7 +56,7 @@ Told = StartVerify | StartDraft | EndSession | SetWindow | TextStates
 class Steered(Protocol):
     """A session, as the hub sees it. Nothing here waits."""
 
-    def took(self, worker: str, taken: Sequence[Taken]) -> None:
+    def took(self, worker: str, taken: Sequence[Taken], /) -> None:
         """Steps that its verifier took, in order; each follows the text received before.
 
         The hub has looked at every row: it is of the current opening, begins where the text
@@ -64,11 +64,11 @@ class Steered(Protocol):
         """
         ...
 
-    def hear(self, worker: str, role: Role, event: Said) -> None:
+    def hear(self, worker: str, role: Role, event: Said, /) -> None:
         """What a worker says of it; openings are not looked at."""
         ...
 
-    def lost(self, worker: str, role: Role, reason: str) -> None:
+    def lost(self, worker: str, role: Role, reason: str, /) -> None:
         """The worker is gone, and the session with it."""
         ...
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.core.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.text.tokenizer import Tokenizer
@@ -17,9 +17,9 @@ from orchestrator.workers.link import (
     CHECK_EVERY,
     Command,
     LinkLimits,
-    SessionEvent,
     WorkerLink,
 )
+from orchestrator.workers.placed import SessionName
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from orchestrator.workers.subset import order_of
 from orchestrator.workers.visits import Visits
@@ -34,7 +34,9 @@ from services.contract.types import (
     Role,
     StepTime,
     WorkerDescription,
+    local_methods,
 )
+from services.contract.worker_messages import EndSession
 from services.runtime.awake import AwakeClock
 from services.runtime.serving import Dialing
 
@@ -57,10 +59,10 @@ class Target:
 class Sessions(Protocol):
     """The sessions' side of the pool, which gets the workers' news."""
 
-    def on_event(self, worker: str, role: Role, event: SessionEvent) -> None:
-        """An event of one session."""
+    def on_event(self, worker: str, role: Role, event: Any) -> None:
+        """An event of one session, or in protocol 2 of many."""
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
         """These sessions are gone on the worker."""
 
     def on_standstill(self, seconds: float) -> None:
@@ -78,6 +80,7 @@ class WorkerPool:
         orchestrator_id: str,
         *,
         model: str = "",
+        protocol: int = 1,
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
         on_states: OnStates | None = None,
@@ -86,10 +89,12 @@ class WorkerPool:
     ) -> None:
         """`model` is the only model id to accept; empty = that of the first verifier.
 
+        `protocol`: of all links; in protocol 2 whoever is attached looks whose an event is.
         `on_states` is told of the target's states that are sent to drafters, and dropped.
         `make_link` is called as `WorkerLink` is.
         """
         self._id = orchestrator_id
+        self.protocol = protocol
         self._model = model
         self._limits = limits
         self._dialing = dialing
@@ -153,6 +158,7 @@ class WorkerPool:
             address,
             role,
             self._id,
+            protocol=self.protocol,
             on_up=self._on_up,
             on_event=self._on_event,
             on_down=self._on_down,
@@ -260,7 +266,7 @@ class WorkerPool:
             return False
         return HANDS_OVER in _capabilities(drafts)
 
-    def send(self, worker: str, session: str, command: Command) -> None:
+    def send(self, worker: str, session: SessionName, command: Command) -> None:
         """Send a command for a session; the session then counts as one of the worker's.
 
         A worker that is gone swallows it: its loss is reported apart.
@@ -270,26 +276,42 @@ class WorkerPool:
             link.assigned.add(session)
             link.send(command)
 
-    def release(self, worker: str, session: str) -> None:
+    def forward(self, worker: str, command: Command) -> None:
+        """Send what concerns many sessions of a worker; swallowed by one that is gone."""
+        if (link := self._by_worker.get(worker)) is not None:
+            link.send(command)
+
+    def release(self, worker: str, session: SessionName) -> None:
         """Close the session on the worker."""
         link = self._by_worker.get(worker)
         if link is None or session not in link.assigned:
             return
         link.assigned.discard(session)
-        link.send(CloseVerify(session) if link.role is Role.VERIFIER else CloseDraft(session))
+        link.send(_closing(session, link.role))
+
+    def cut(self, worker: str, reason: str) -> None:
+        """Give a worker up that did what it must not, and connect to it anew."""
+        if (link := self._by_worker.get(worker)) is not None:
+            link.cut(reason)
 
     def links(self, role: Role | None = None) -> list[WorkerLink]:
         """All links, of one role if given."""
         return [link for link in self._links.values() if role in (None, link.role)]
 
     def methods(self) -> tuple[str, ...]:
-        """Drafting methods that a connected drafter offers, most preferred first."""
-        known = [m for link in self._up(Role.DRAFTER) for m in _methods(link)]
+        """Drafting methods that a connected worker offers, most preferred first."""
+        known = [m for team in self._teams() for m in team]
         return tuple(dict.fromkeys(known))
 
     def teams(self) -> frozenset[frozenset[str]]:
-        """The methods of each connected drafter."""
-        return frozenset(frozenset(_methods(link)) for link in self._up(Role.DRAFTER))
+        """The methods of each drafter, of each verifier that drafts itself, and of two such."""
+        return frozenset(map(frozenset, self._teams()))
+
+    def _teams(self) -> list[tuple[str, ...]]:
+        verifiers = [local_methods(_capabilities(link)) for link in self._up(Role.VERIFIER)]
+        alone = [own for own in dict.fromkeys(verifiers) if own]
+        drafters = [_methods(link) for link in self._up(Role.DRAFTER)]
+        return [*alone, *drafters, *[own + others for own in alone for others in drafters]]
 
     def capabilities(self, role: Role = Role.DRAFTER) -> frozenset[str]:
         """All capabilities of the connected drafters and their methods, or of verifiers."""
@@ -428,10 +450,10 @@ class WorkerPool:
             except StartError as error:
                 link.cut(str(error))
 
-    def _on_event(self, link: WorkerLink, event: SessionEvent | Draining) -> None:
+    def _on_event(self, link: WorkerLink, event: Any) -> None:
         if isinstance(event, Draining):
             self._lose(link, "it drains")
-        elif self._sessions is not None and event.session in link.assigned:
+        elif self._sessions is not None and (self.protocol > 1 or event.session in link.assigned):
             self._sessions.on_event(link.worker_id, link.role, event)
 
     def _on_down(self, link: WorkerLink, reason: str) -> None:
@@ -472,6 +494,12 @@ class WorkerPool:
                 link.check()
                 if link.visit and not self._visits.keep(link, self._clock()):
                     self._remove(link)
+
+
+def _closing(session: SessionName, role: Role) -> Command:
+    if isinstance(session, int):
+        return EndSession(session)
+    return CloseVerify(session) if role is Role.VERIFIER else CloseDraft(session)
 
 
 def _room(link: WorkerLink) -> float:

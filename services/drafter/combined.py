@@ -26,7 +26,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.contract.errors import InvalidRequest
@@ -110,20 +110,6 @@ class Methods:
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker
-
-
-def propose_each(
-    drafter: Drafter, asks: Sequence[Ask], fail: Callable[[Ask, Exception], None]
-) -> list[Proposed | None]:
-    """All sessions together, or, if that fails, each alone; None for one that failed."""
-    try:
-        proposals = drafter.propose(asks)
-        return [proposal for proposal, _ in zip(proposals, asks, strict=True)]
-    except Exception as error:
-        if len(asks) == 1:
-            fail(asks[0], error)
-            return [None]
-    return [proposal for ask in asks for proposal in propose_each(drafter, [ask], fail)]
 
 
 @dataclass(slots=True)

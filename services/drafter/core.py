@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -33,7 +33,8 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.drafter.anchors import Anchors, shape_of
-from services.drafter.combined import Methods, propose_each
+from services.drafter.asking import by_drafter, idle, propose_each
+from services.drafter.combined import Methods
 from services.drafter.protocol import (
     Ask,
     Drafter,
@@ -204,10 +205,10 @@ class DrafterCore:
         self._hear()
         due = [entry for entry in self._entries.values() if entry.session.drafting]
         if not due:
-            held = _by_drafter(list(self._entries.values()))
-            return any(self._idle(drafter, entries) for drafter, entries in held)
+            held = by_drafter(self._entries.values())
+            return any(idle(drafter, map(_ask, entries)) for drafter, entries in held)
         started = self._clock()
-        if not sum(self._draft(drafter, entries) for drafter, entries in _by_drafter(due)):
+        if not sum(self._draft(drafter, entries) for drafter, entries in by_drafter(due)):
             return False
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
@@ -237,14 +238,6 @@ class DrafterCore:
                     exchange.leave(key[1], rows)
                 ):
                     self._anchors.drop(rows)
-
-    @staticmethod
-    def _idle(drafter: Drafter, entries: Sequence[_Entry]) -> bool:
-        try:
-            return drafter.idle(map(_ask, entries))
-        except Exception:
-            _log.exception("an idle moment of a method failed")
-            return False
 
     def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> bool:
         """One call of a method; False if all of its sessions wait for something else."""
@@ -327,11 +320,6 @@ class DrafterCore:
         """
         able = (HANDS_OVER,) if self._handover is not None else ()
         return self._methods.describe(replace(self._worker, capabilities=able), self._anchors.shape)
-
-
-def _by_drafter(entries: Sequence[_Entry]) -> Iterator[tuple[Drafter, list[_Entry]]]:
-    for drafter in {id(entry.drafter): entry.drafter for entry in entries}.values():
-        yield drafter, [entry for entry in entries if entry.drafter is drafter]
 
 
 def _ask(entry: _Entry) -> Ask:

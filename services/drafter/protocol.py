@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
@@ -24,8 +24,12 @@ from services.contract.types import (
     tree_capability,
 )
 
-SessionKey = tuple[int, str]
-"""(link number, session id): two orchestrators may use the same session id."""
+SessionKey = tuple[int, Any]
+"""(link number, the session's name there): two orchestrators may use the same names.
+
+The name is the session id or, from protocol 2 on, a handle; where a verifier in this process lends
+K/V, the name that it is lent by.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from bench.options import BenchOptions
 from bench.runner import Configuration
 from bench.sections import sections_of
 from bench.synthetic.crowds import COLUMNS, STEPS, Crowd, crowds, print_crowds
+from bench.synthetic.main import Synthetic
 from bench.synthetic.network import parse_delays
 from bench.synthetic.relay import join
 from bench.synthetic.scenario import Worlds, make_scenario, parse_times
@@ -74,6 +75,14 @@ def test_times_can_be_given_on_the_command_line():
         ({"trace": "humaneval", "synthetic": "plain_ms=1"}, "--trace: a trace has its own times"),
         ({"synthetic": "plain_ms=1,speed=2"}, "--synthetic: 'speed' is not one of plain_ms"),
         ({"synthetic": "plain_ms=1"}, "--synthetic: verifier.verify_ms: Field required"),
+        (
+            {"synthetic": "plain_ms=1,verify_ms=1,draft_ms=1,agreement=0.5,overlap=0.6"},
+            "--synthetic: agreement: an overlap of 0.6 is not within 0.004098 and 0.5",
+        ),
+        (
+            {"trace": "humaneval", "rejection_sample_methods": ("tree",)},
+            "--rejection-sample-methods: 'tree' is not one of standard, block, coupled",
+        ),
         ({"synthetic": "nowhere.json"}, "--synthetic: nowhere.json cannot be read"),
         ({"trace": "humaneval", "pacings": ("hasty",)}, "--pacings: 'hasty' is not one of fixed"),
         ({"trace": "humaneval", "delay_ms": "soon"}, "--delay-ms: 'soon' is no number"),
@@ -99,6 +108,25 @@ def test_plain_decoding_and_fixed_are_always_measured():
     fixed, amusd = ways(("amusd",))[1:]
     assert fixed.flags == ("--pacing", "fixed", "--no-fallback", "--num-speculative-tokens", "5")
     assert amusd.flags == ("--pacing", "eager", "--no-fallback")
+
+
+def test_each_rule_is_a_way_of_its_own_and_draws():
+    _, *drafting = ways(("amusd",), rules=("standard", "coupled"))
+    assert [(way.name, way.exact) for way in drafting] == [
+        ("fixed, standard", False), ("fixed, coupled", True),
+        ("amusd, standard", False), ("amusd, coupled", True),
+    ]  # fmt: skip
+    assert drafting[0].options == {"rejection_sample_method": "standard"}
+
+
+@pytest.mark.parametrize(
+    ("overlap", "rules", "temperature"), [("", (), 0.0), ("", ("block",), 1.0), (0.3, (), 1.0)]
+)
+def test_tokens_are_drawn_where_a_rule_is_asked_for_or_an_overlap_told(overlap, rules, temperature):
+    given = "plain_ms=6,verify_ms=7,draft_ms=1,agreement=0.7"
+    given += f",overlap={overlap}" if overlap else ""
+    asked = BenchOptions(synthetic=given, rejection_sample_methods=rules)
+    assert Synthetic.of(asked).schedule.sampling["temperature"] == temperature
 
 
 def test_every_repeat_has_worlds_of_its_own_the_same_for_every_way():

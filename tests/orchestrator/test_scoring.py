@@ -9,6 +9,8 @@ from orchestrator.frontdoor.inference import _at_once
 from orchestrator.frontdoor.scoring import Scored, Scoring
 from orchestrator.session.logprobs import unpack_row
 from orchestrator.steering.config import Limits
+from orchestrator.steering.hub import Hub
+from services.contract import worker_messages
 from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
 from services.contract.types import (
     FailureReason,
@@ -19,6 +21,7 @@ from services.contract.types import (
     VerifyOpened,
     WorkerDescription,
 )
+from services.contract.worker_messages import StartVerify
 from tests.waiting import until
 
 TEXT = Scored((1, 2, 3), (4, 5), 1, "acme", "call")
@@ -61,6 +64,43 @@ class Verifiers:
         return [list(map(unpack_row, rows)) for rows in found]
 
 
+class ByHandle(Verifiers):
+    """The same in protocol 2, where sessions have handles and steps come through a hub."""
+
+    def __init__(self, say, names=("v1", "v2")):
+        super().__init__(say, names)
+        self.hub = Hub(self)
+        self.scoring = Scoring(self, LIMITS, self.hub)
+
+    def send(self, worker, session, command):
+        self.opened.append((worker, command))
+        for event in self.say(len(self.opened), session):
+            call = asyncio.get_running_loop().call_soon
+            if isinstance(event, str):
+                call(self.hub.lost, worker, Role.VERIFIER, [session], event)
+            else:
+                call(self.hub.heard, worker, Role.VERIFIER, by_handle(event))
+
+    def release(self, worker, session):
+        if (worker, session) not in self.released:
+            self.released.append((worker, session))
+
+
+def by_handle(event):
+    match event:
+        case PromptScores():
+            return worker_messages.PromptScores(event.session, 1, event.position, event.rows)
+        case VerifyOpened():
+            return worker_messages.SessionStarted(event.session, 1)
+        case SessionFailed():
+            return worker_messages.SessionGone(event.session, 1, event.reason, event.message)
+
+
+@pytest.fixture(params=[Verifiers, ByHandle], ids=["by name", "by handle"])
+def cluster(request):
+    return request.param
+
+
 def good(session, first=3, rows=ROWS):
     return [PromptScores(session, 1, first, rows), VerifyOpened(session, 1)]
 
@@ -91,61 +131,61 @@ WAYS = {
 }
 
 
-async def test_what_a_verifier_tells_is_the_answer():
-    verifiers = Verifiers(failing())
+async def test_what_a_verifier_tells_is_the_answer(cluster):
+    verifiers = cluster(failing())
     assert await verifiers.score() == [list(ROWS)]
     [(_, opening)] = verifiers.opened
     assert (opening.prompt, opening.score_from, opening.cache_scope) == ((1, 2, 3, 4, 5), 3, "acme")
     assert len(verifiers.released) == 1
 
 
-async def test_rows_that_come_twice_count_once():
+async def test_rows_that_come_twice_count_once(cluster):
     def twice(_, session):
         return [PromptScores(session, 1, 3, ROWS[:1]), *good(session)]
 
-    assert await Verifiers(twice).score() == [list(ROWS)]
+    assert await cluster(twice).score() == [list(ROWS)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_another_verifier_scores_where_one(way):
-    verifiers = Verifiers(failing(WAYS[way]))
+async def test_another_verifier_scores_where_one(cluster, way):
+    verifiers = cluster(failing(WAYS[way]))
     assert await verifiers.score() == [list(ROWS)]
     assert [worker for worker, _ in verifiers.opened] == ["v1", "v2"]
     assert len(verifiers.released) == 2
 
 
-async def test_attempts_are_bounded():
-    verifiers = Verifiers(lambda _, session: WAYS["broken"](session))
+async def test_attempts_are_bounded(cluster):
+    verifiers = cluster(lambda _, session: WAYS["broken"](session))
     with pytest.raises(NoWorker, match="3 verifiers failed"):
         await verifiers.score()
     assert len(verifiers.opened) == 3
 
 
-async def test_what_a_verifier_refuses_is_tried_no_more():
-    verifiers = Verifiers(failing(failed(FailureReason.INVALID)))
+async def test_what_a_verifier_refuses_is_tried_no_more(cluster):
+    verifiers = cluster(failing(failed(FailureReason.INVALID)))
     with pytest.raises(NoWorker, match="so it is"):
         await verifiers.score()
     assert len(verifiers.opened) == 1
 
 
-async def test_nobody_there_is_an_answer_after_a_while():
+async def test_nobody_there_is_an_answer_after_a_while(cluster):
     with pytest.raises(NoWorker):
-        await Verifiers(failing(), names=()).score()
+        await cluster(failing(), names=()).score()
 
 
-async def test_a_call_has_a_deadline(monkeypatch):
+async def test_a_call_has_a_deadline(cluster, monkeypatch):
     monkeypatch.setattr("orchestrator.frontdoor.scoring.ASK_AGAIN", 0.01)
-    verifiers = Verifiers(lambda _, session: WAYS["full"](session))
+    verifiers = cluster(lambda _, session: WAYS["full"](session))
     verifiers.scoring.limits = Limits(deadline=0.2)
     with pytest.raises((DeadlinePassed, Overloaded)):
         await verifiers.score()
     assert len(verifiers.released) == len(verifiers.opened)
 
 
-async def test_verifiers_that_report_room_and_have_none_are_full_in_the_end(monkeypatch):
+async def test_verifiers_that_report_room_and_have_none_are_full_in_the_end(cluster, monkeypatch):
     monkeypatch.setattr("orchestrator.frontdoor.scoring.ASK_AGAIN", 0.01)
     with pytest.raises(Overloaded, match="no verifier could take a text of 5 tokens"):
-        await Verifiers(lambda _, session: WAYS["full"](session)).score()
+        await cluster(lambda _, session: WAYS["full"](session)).score()
 
 
 @pytest.mark.parametrize(
@@ -155,13 +195,13 @@ def test_as_many_texts_are_open_at_a_time_as_memory_and_limits_allow(memory, mos
     assert _at_once([30, 20, 20, 10], memory, most) == count
 
 
-async def test_one_failure_of_a_verifier_costs_each_of_its_texts_one_attempt():
-    verifiers = Verifiers(failing(*[WAYS["lost"]] * 8))
+async def test_one_failure_of_a_verifier_costs_each_of_its_texts_one_attempt(cluster):
+    verifiers = cluster(failing(*[WAYS["lost"]] * 8))
     assert await verifiers.score([TEXT] * 8) == [list(ROWS)] * 8
 
 
-async def test_no_more_texts_than_allowed_are_open_at_a_time():
-    verifiers = Verifiers(failing())
+async def test_no_more_texts_than_allowed_are_open_at_a_time(cluster):
+    verifiers = cluster(failing())
     most = 0
 
     def counting(_, session):
@@ -174,8 +214,8 @@ async def test_no_more_texts_than_allowed_are_open_at_a_time():
     assert most == 2
 
 
-async def test_a_scored_text_is_closed_behind_the_next_one_which_may_take_its_context():
-    verifiers = Verifiers(failing())
+async def test_a_scored_text_is_closed_behind_the_next_one_which_may_take_its_context(cluster):
+    verifiers = cluster(failing())
     left = []
 
     def looking(count, session):
@@ -185,27 +225,31 @@ async def test_a_scored_text_is_closed_behind_the_next_one_which_may_take_its_co
     verifiers.say = looking
     await verifiers.score([TEXT] * 5, at_once=1)
     assert left == [0, 1, 1, 1, 1]
-    assert _names(verifiers.released) == [command.session for _, command in verifiers.opened]
+    assert _names(verifiers.released) == [_session(command) for _, command in verifiers.opened]
 
 
-async def test_a_call_that_ends_early_leaves_nothing_open():
-    verifiers = Verifiers(lambda count, session: good(session) if count == 1 else [])
+async def test_a_call_that_ends_early_leaves_nothing_open(cluster):
+    verifiers = cluster(lambda count, session: good(session) if count == 1 else [])
     call = asyncio.ensure_future(verifiers.score([TEXT] * 5, at_once=1))
     await until(lambda: len(verifiers.opened) == 2)
     assert not verifiers.released
     call.cancel()
     await asyncio.wait([call])
     assert sorted(_names(verifiers.released)) == sorted(
-        command.session for _, command in verifiers.opened
+        _session(command) for _, command in verifiers.opened
     )
+
+
+def _session(command):
+    return command.handle if isinstance(command, StartVerify) else command.session
 
 
 def _names(released):
     return [name for _, name in released]
 
 
-async def test_draining_ends_what_is_at_work():
-    verifiers = Verifiers(lambda _, __: [])
+async def test_draining_ends_what_is_at_work(cluster):
+    verifiers = cluster(lambda _, __: [])
     call = asyncio.ensure_future(verifiers.score())
     await asyncio.sleep(0.05)
     verifiers.scoring.drain()

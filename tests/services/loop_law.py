@@ -197,7 +197,7 @@ def frozen(own: HypothesisSession | Mailbox) -> Frozen:
 
 def thawed(kind: type, values: Frozen) -> Any:
     """The object again."""
-    own = object.__new__(kind)
+    own: Any = object.__new__(kind)
     for name, value in zip(own.__slots__, values, strict=True):
         if isinstance(value, tuple) and value[:1] == ("list",):
             value = list(value[1:])
@@ -278,7 +278,7 @@ class Loop:
 
     def start(self, text: Text, term: int, opening: int) -> HypothesisSession:
         """A session at a drafter."""
-        sampling = {"max_tokens": self.length, "stop_token_ids": (1,)}
+        sampling: dict[str, Any] = {"max_tokens": self.length, "stop_token_ids": (1,)}
         return HypothesisSession(
             starting(
                 prompt=PROMPT,

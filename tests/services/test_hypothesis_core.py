@@ -152,12 +152,12 @@ def test_a_step_that_agrees_lets_the_drafter_go_on_without_a_rewind(drafted):
     drafted.send(step(brought(1, 0, 2, 3)))
     rows = drafted.run()
     assert [(row.position, row.name.number) for row in rows] == [(4, 0), (5, 0)]
-    assert drafted.method.kv[0, "1"] == [50, 51, 2, 3, 4, 5, 6]
+    assert drafted.method.kv[0, 1] == [50, 51, 2, 3, 4, 5, 6]
 
 
 def test_a_step_that_differs_rewinds_the_method_and_gives_the_draft_up(drafted):
     drafted.send(step(brought(1, 0, 2, 99)))
-    assert drafted.method.kv[0, "1"] == [50, 51, 2]
+    assert drafted.method.kv[0, 1] == [50, 51, 2]
     rows = drafted.run()
     assert (rows[0].position, rows[0].name.number) == (2, 1)
     assert rows[0].hash == t.extend_hash(t.EMPTY_HASH, (2, 99))
@@ -187,7 +187,7 @@ def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own(harness
     harness.send(starting(), link=1)
     harness.send(starting(prompt=(1,)), link=2)
     harness.core.drop_link(1)
-    assert list(harness.method.kv) == [(2, "1")]
+    assert list(harness.method.kv) == [(2, 1)]
     harness.send(step(brought(1, 0, 9)), link=1)
     harness.core.step()
     assert [link for link, _ in harness.take()] == [2]
@@ -206,7 +206,7 @@ def test_a_step_of_many_sessions_reaches_those_that_are_here(harness):
     harness.run()
     rows = [brought(handle, 0, *range(2, 2 + handle)) for handle in range(2, 9)]
     assert harness.send(step(*rows)) == []
-    assert harness.method.kv[0, "3"] == [50, 51, 2, 3, 4]
+    assert harness.method.kv[0, 3] == [50, 51, 2, 3, 4]
     assert next(row.position for row in harness.run() if row.handle == 7) == 7
 
 
@@ -251,7 +251,7 @@ def test_texts_of_all_sessions_are_bounded(monkeypatch, harness):
 
 def test_a_method_that_fails_on_one_session_ends_only_that_one(harness):
     harness.send(*map(starting, (1, 2, 3)))
-    harness.method.broken.add("2")
+    harness.method.broken.add(2)
     assert harness.core.step()
     events = harness.take()
     gone = gone_of(events)
@@ -410,7 +410,7 @@ def test_states_go_to_the_method_with_the_place_of_the_token_before():
     harness = Harness(method=Stated())
     harness.send(starting(1, output=(2,)), TextStates(1, 1, 0, bytes(8)))
     harness.send(step(brought(9, 0, 2), brought(1, 1, 3, 4, states=bytes(range(8)))))
-    assert harness.method.anchored == [("1", 0, bytes(8)), ("1", 2, bytes(range(8)))]
+    assert harness.method.anchored == [(1, 0, bytes(8)), (1, 2, bytes(range(8)))]
     worker = harness.core.describe()
     assert (worker.state_layers, worker.state_width) == ((1, 2), 2)
 

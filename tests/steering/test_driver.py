@@ -230,7 +230,7 @@ async def test_it_is_opened_and_every_worker_is_told_in_order():
     assert (verify.handle, verify.opening, verify.traceparent) == (5, 1, "00-trace")
     assert (draft.handle, draft.opening, draft.traceparent) == (5, 1, "00-trace")
     assert one.hub.said == [
-        ("verified by", "v", 1, 0, verify.limit, verify.window),
+        ("verified by", "v", 1, 0, verify.limit, one.driver.state.config.largest_block),
         ("send", "v", verify),
         ("drafted by", "d"),
         ("send", "d", draft),

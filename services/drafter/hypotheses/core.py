@@ -33,7 +33,8 @@ from services.contract.worker_messages import (
     TextStates,
 )
 from services.drafter.anchors import Anchors, shape_of
-from services.drafter.combined import Methods, propose_each
+from services.drafter.asking import by_drafter, idle, propose_each
+from services.drafter.combined import Methods
 from services.drafter.hypotheses.session import HypothesisSession
 from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey, total
 from services.drafter.refusals import MOST_TEXT, check_open, told
@@ -162,7 +163,7 @@ class HypothesisCore:
             raise Overloaded(f"texts of {MOST_TEXT} tokens in all; {self._reserved} are taken")
         drafter = self._methods.find(start.method)
         assert drafter is not None
-        key = (link, str(start.handle))
+        key = (link, start.handle)
         drafter.open(key, opening)
         own = self._links.setdefault(link, {})
         own[start.handle] = _Entry(
@@ -247,9 +248,10 @@ class HypothesisCore:
         if not due:
             self._send()
             everyone = [entry for own in self._links.values() for entry in own.values()]
-            return any(_idle(*group) for group in _by_drafter(everyone))
+            groups = by_drafter(everyone)
+            return any(idle(drafter, map(_ask, group)) for drafter, group in groups)
         started = self._clock()
-        if not sum(self._draft(*group) for group in _by_drafter(due)):
+        if not sum(self._draft(*group) for group in by_drafter(due)):
             self._send()
             return False
         self._levels += 1
@@ -324,7 +326,7 @@ class HypothesisCore:
 
     def _fail_asked(self, ask: Ask, error: Exception) -> None:
         link, handle = ask.key
-        if (entry := self._found(link, int(handle))) is not None:
+        if (entry := self._found(link, handle)) is not None:
             self._fail(entry, error)
 
     def _say_gone(self, link: int, start: StartDraft, reason: FailureReason, message: str) -> None:
@@ -374,13 +376,6 @@ def opened(start: StartDraft, session: HypothesisSession) -> OpenDraft:
     )
 
 
-def _by_drafter(entries: Sequence[_Entry]) -> list[tuple[Drafter, list[_Entry]]]:
-    groups: dict[int, tuple[Drafter, list[_Entry]]] = {}
-    for entry in entries:
-        groups.setdefault(id(entry.drafter), (entry.drafter, []))[1].append(entry)
-    return list(groups.values())
-
-
 def _ask(entry: _Entry) -> Ask:
     session = entry.session
     known = session.prompt_length + session.committed_length
@@ -393,14 +388,6 @@ def _ask(entry: _Entry) -> Ask:
         session.room,
         session.top_rows,
     )
-
-
-def _idle(drafter: Drafter, entries: Sequence[_Entry]) -> bool:
-    try:
-        return drafter.idle(map(_ask, entries))
-    except Exception:
-        _log.exception("an idle moment of a method failed")
-        return False
 
 
 def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:

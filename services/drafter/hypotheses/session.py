@@ -171,6 +171,15 @@ class HypothesisSession:
         self._go_on()
         return kept
 
+    def give_up(self) -> int:
+        """Drop the tail: what is drafted from now on has another name. The length that stays."""
+        length = self.prompt_length + self.committed_length
+        del self.text[length:], self._hashes[1:]
+        self._laws, self._sources, self._sent = [], bytearray(), 0
+        self._number += 1
+        self._go_on()
+        return length
+
     def _fresh(self, position: int, known: int, tokens: Sequence[int]) -> Sequence[int]:
         """Of a step's tokens those that are not known."""
         if known < 0:

@@ -39,10 +39,10 @@ def read_model(folder: Path, dtype: torch.dtype, stand_ins: StandIns | None = No
 class FolderMatrix:
     """A matrix of a safetensors file; see `Stored`."""
 
-    def __init__(self, file: Path, name: str, kind: str, shape: tuple[int, int]) -> None:
+    def __init__(self, file: Path, name: str, shape: tuple[int, int]) -> None:
         self._file, self._name = file, name
         self._mapped: Tensor | None = None
-        self.kind, self.shape = kind, shape
+        self.shape = shape
 
     def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
         """See `Stored`."""
@@ -53,9 +53,6 @@ class FolderMatrix:
         if self._mapped is None:
             self._mapped = self._found()
         return self._mapped[ids].to(dtype)
-
-    def blocks(self) -> None:
-        """See `Stored`."""
 
     def _found(self) -> Tensor:
         """Mapped from the file, for as long as somebody has it."""
@@ -88,7 +85,7 @@ class _File:
         kind, shape = found.get_dtype(), found.get_shape()
         if kind not in _KINDS or len(shape) != 2:
             return found
-        matrix = FolderMatrix(self._file, name, kind, (shape[0], shape[1]))
+        matrix = FolderMatrix(self._file, name, (shape[0], shape[1]))
         return _Whole(self._stand_ins.of(matrix, self._dtype, name), kind)
 
 

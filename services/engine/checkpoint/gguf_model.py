@@ -26,7 +26,6 @@ from services.engine.checkpoint.stored import StandIns
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
 _EMBEDDINGS = "token_embd.weight"
-_PLAIN = ("F32", "F16", "BF16", "F64")
 _ONE_BY_ONE = (
     *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
     *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
@@ -93,7 +92,6 @@ class GgufMatrix:
         """`order`: which row of the file each row is; None: the same."""
         self._place, self._order = place, order
         self._mapped: NDArray[Any] | None = None
-        self.kind: str = place.tensor_type.name
         self.shape = (place.size[0], place.size[1])
 
     def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
@@ -119,13 +117,6 @@ class GgufMatrix:
             self._mapped = self._place.mapped()
         wanted = ids.numpy() if self._order is None else self._order[ids.numpy()]
         return _numbers(self._place, self._mapped[wanted]).to(dtype)
-
-    def blocks(self) -> Tensor | None:
-        """See `Stored`."""
-        if self.kind in _PLAIN:
-            return None
-        data = self._place.data
-        return torch.from_numpy(data if self._order is None else data[self._order])
 
 
 class _Lazy:

@@ -22,10 +22,6 @@ class Stored(Protocol):
     """A matrix [rows, columns] in a file."""
 
     @property
-    def kind(self) -> str:
-        """How the file keeps its numbers, by GGUF's names: `F32`, `BF16`, `Q8_0`, `Q4_K`."""
-
-    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
 
@@ -34,12 +30,6 @@ class Stored(Protocol):
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Some rows [n, columns] by their numbers `ids` [n]; the others are not read."""
-
-    def blocks(self) -> Tensor | None:
-        """The file's own bytes [rows, bytes of a row], uint8, where they are quantized by row.
-
-        None for plain numbers, and for an architecture whose columns the file has in another order.
-        """
 
 
 class StandIns:

@@ -18,14 +18,17 @@ from services.engine.budgeted import (
     place,
 )
 from services.engine.port import Capability, Segment
+from services.engine.synthetic.agreement import mixed
 from services.engine.synthetic.costs import Costs
 from services.engine.synthetic.pacemaker import Pacemaker
 from services.engine.synthetic.spec import SyntheticSpec
-from services.engine.synthetic.vocabulary import VOCAB_SIZE, letters, make_tokenizer
+from services.engine.synthetic.vocabulary import VOCAB_SIZE, letters, make_tokenizer, signs
 from services.engine.synthetic.world import Place, World
 
 SURE = 100.0
 """Logit of the token that is said, against 0: no temperature makes it unsure."""
+NEVER = -1e4
+"""Logit of a token without any chance."""
 MAX_CONTEXT = 1 << 17
 KV_TOKENS = 1 << 24
 
@@ -71,8 +74,26 @@ class PlaceCache(BudgetedCache):
         self._places = []
 
 
+class Drawn:
+    """One law at every place, of other tokens each time: these follow from the whole text."""
+
+    def __init__(self, law: Sequence[float]) -> None:
+        """`law`: chances of as many tokens, MOST_TOKENS at most."""
+        self._log = torch.tensor(law, dtype=torch.float64).log().clamp(min=NEVER).float()
+        self._signs = torch.tensor(signs())
+
+    def logits(self, places: Sequence[Place], width: int) -> Tensor:
+        """Logits [places, width]."""
+        firsts = [mixed(one.digest, one.position) % len(self._signs) for one in places]
+        turned = torch.tensor(firsts, dtype=torch.long)[:, None] + torch.arange(len(self._log))
+        tokens = self._signs[turned % len(self._signs)]
+        return torch.full((len(places), width), NEVER).scatter_(
+            1, tokens, self._log.expand_as(tokens)
+        )
+
+
 class SyntheticEngine(BudgetedEngine):
-    """Sleeps for the time of a forward, then says the token of each row's place."""
+    """Sleeps for the time of a forward, then says the token of each row's place, or its law."""
 
     capabilities = frozenset({Capability.TREES})
 
@@ -82,16 +103,18 @@ class SyntheticEngine(BudgetedEngine):
         model_id: str,
         costs: Costs,
         says: Callable[[World, Place], int],
+        law: Sequence[float] | None,
         kv_capacity_tokens: int | None,
         pacemaker: Pacemaker | None,
     ) -> None:
-        """`says`: the token that comes after a text."""
+        """`says`: the token that comes after a text; `law`: what it is drawn from instead."""
         self.model_id = self.fingerprint = model_id
         self.dtype = "float32"
         self.head_ids: Tensor | None = None
         self.bundle: TokenizerBundle | None = make_tokenizer()
         self.vocab_size, self.max_context_length = VOCAB_SIZE, MAX_CONTEXT
         self._world, self._costs, self._says = World(letters(), spec.agreement()), costs, says
+        self._drawn = None if law is None else Drawn(law)
         self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS)
         self._pacemaker = pacemaker or Pacemaker(whole_steps=spec.whole_steps)
 
@@ -120,7 +143,9 @@ class SyntheticEngine(BudgetedEngine):
         return list(logits.split_with_sizes([len(own) for own in wanted]))
 
     def _logits(self, places: Sequence[Place]) -> Tensor:
-        """Logits [places, V], sure of one token each."""
+        """Logits [places, V], sure of one token each unless it is drawn."""
+        if self._drawn is not None:
+            return self._drawn.logits(places, self.vocab_size)
         said = torch.tensor([self._says(self._world, one) for one in places], dtype=torch.long)
         logits = torch.zeros(len(said), self.vocab_size)
         return logits.scatter_(1, said[:, None], SURE)
@@ -140,7 +165,8 @@ def target_engine(
         return world.target(place.world, place.position)
 
     costs = spec.verifier.costs()
-    return SyntheticEngine(spec, spec.target_id, costs, says, kv_capacity_tokens, pacemaker)
+    law = spec.laws.target if spec.laws else None
+    return SyntheticEngine(spec, spec.target_id, costs, says, law, kv_capacity_tokens, pacemaker)
 
 
 def draft_engine(
@@ -152,7 +178,8 @@ def draft_engine(
         return world.draft(place.world, place.position, place.right)
 
     costs = spec.drafter.costs()
-    return SyntheticEngine(spec, spec.draft_id, costs, says, kv_capacity_tokens, pacemaker)
+    law = spec.laws.draft if spec.laws else None
+    return SyntheticEngine(spec, spec.draft_id, costs, says, law, kv_capacity_tokens, pacemaker)
 
 
 def _prompt_tokens(segment: Segment, places: Sequence[Place]) -> int:

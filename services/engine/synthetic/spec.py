@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from services.contract.errors import StartError
 from services.engine.synthetic.agreement import Agreement, agreements
 from services.engine.synthetic.costs import Costs
+from services.engine.synthetic.laws import Laws, laws
 
 MODEL = "synthetic"
 
@@ -66,7 +67,9 @@ class DrafterTimes(_Part):
 class DraftAgreement(_Part):
     """Independent draws with `rate`, or what each round of a published run `accepted`.
 
-    Of such a run with `drafted` tokens a round; it repeats, or is followed by draws.
+    Of such a run with `drafted` tokens a round; it repeats, or is followed by draws. With an
+    `overlap` both are unsure of their tokens, and `rate` is of what is accepted at temperature 1
+    (see `laws`).
     """
 
     rate: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -74,13 +77,23 @@ class DraftAgreement(_Part):
     accepted: tuple[int, ...] = ()
     drafted: Annotated[int, Field(ge=1)] = 5
     repeat: bool = True
+    overlap: Annotated[float, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.rate is None and not self.accepted:
             raise ValueError("a rate, or what each round accepted, is needed")
         agreements(self.accepted, self.drafted)
+        if self.overlap is not None and self.accepted:
+            raise ValueError("an overlap is of a rate, not of what each round accepted")
+        self.laws()
         return self
+
+    def laws(self) -> Laws | None:
+        """Those of target and drafter; None where they are sure. Raises ValueError."""
+        if self.overlap is None or self.rate is None:
+            return None
+        return laws(self.rate, self.overlap)
 
     def make(self) -> Agreement:
         """The same, as worlds take it; without a rate draws are right as often as the list."""
@@ -105,6 +118,11 @@ class SyntheticSpec(_Part):
     def agreement(self) -> Agreement:
         """Where drafts are right."""
         return self.draft_agreement.make()
+
+    @property
+    def laws(self) -> Laws | None:
+        """What target and drafter draw from; None where they are sure of their tokens."""
+        return self.draft_agreement.laws()
 
     @property
     def target_id(self) -> str:

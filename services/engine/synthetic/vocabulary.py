@@ -39,6 +39,12 @@ def letters() -> tuple[int, ...]:
     return tuple(ids[written] for written in "abcdefghijklmnopqrstuvwxyzĠ")
 
 
+def signs() -> tuple[int, ...]:
+    """Those, and of capitals and digits: what is drawn from."""
+    ids = _byte_ids()
+    return letters() + tuple(ids[written] for written in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
 def _byte_ids() -> dict[str, int]:
     """An id for each byte, in the printable alphabet of byte-level BPE."""
     from tokenizers.pre_tokenizers import ByteLevel

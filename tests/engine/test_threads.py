@@ -1,0 +1,48 @@
+"""No bit depends on how many threads there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
+from tests.models import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    known = torch.get_num_threads()
+    yield
+    torch.set_num_threads(known)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen3"])
+def test_no_bit_depends_on_how_many_threads_there_are(arch: str, dtype: str) -> None:
+    model = tiny_model(arch, intermediate_size=1536)
+    spec = ModelSpec(arch, dtype, kv_capacity_tokens=2048, batch_invariant=None)
+    torch.set_num_threads(1)
+    made = NativeEngine.from_model(model, spec=spec)
+    assert made.batch_invariant
+    expected = rows_of(made)
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        assert torch.equal(rows_of(made), expected), count
+        assert torch.equal(rows_of(NativeEngine.from_model(model, spec=spec)), expected), count
+
+
+def rows_of(made: NativeEngine) -> torch.Tensor:
+    """The rows of a prompt and of what is read behind it in small pieces."""
+    drawn = torch.Generator().manual_seed(3)
+    text = torch.randint(300, (400,), generator=drawn).tolist()
+    cache = made.new_cache(len(text))
+    cuts = [0, 330, 331, 332, 334, 339, 347, 400]
+    pieces = [Segment(cache, text[a:b]) for a, b in pairwise(cuts)]
+    rows = torch.cat([made.forward([piece])[0] for piece in pieces])
+    cache.free()
+    return rows
