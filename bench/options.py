@@ -57,7 +57,11 @@ class BenchOptions(Models):
         "Rules to compare: standard, block, coupled; left out: AUTO.", ""
     )
     protocol: int = option(
-        "What orchestrators and workers speak with each other; 2 is in the making.", 1, ge=1, le=2
+        "What orchestrators and workers speak with each other; 2 is in the making.",
+        1,
+        variable=True,
+        ge=1,
+        le=2,
     )
     num_candidates: int = option("Draft tokens per place.", 1, ge=1)
     num_speculative_tokens: int | None = option(

@@ -7,7 +7,6 @@ import gc
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 
 from orchestrator.frontdoor import vllm_gateway
@@ -27,7 +26,7 @@ from orchestrator.steering.config import Limits
 from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
 from orchestrator.store.store_health import watch
 from orchestrator.workers.discovery import Subsetting, discover
-from orchestrator.workers.link import LinkLimits, WorkerLink
+from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.peers import Peer, Peers
 from orchestrator.workers.pool import Target, WorkerPool
 from orchestrator.workers.subset import Member
@@ -227,10 +226,10 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
     return WorkerPool(
         settings.orchestrator_id,
         model=settings.model,
+        protocol=settings.protocol,
         limits=limits,
         dialing=settings.dialing(),
         on_states=recorder.states,
-        make_link=partial(WorkerLink, protocol=settings.protocol),
     )
 
 
