@@ -58,6 +58,7 @@ class Synthetic:
             "model": f"{spec.target_id}, {spec.draft_id}: no model runs",
             LABEL: told,
             **({"published, ms/token": dict(published)} if published else {}),
+            **({"accepted by shared noise": round(spec.laws.coupled, 4)} if spec.laws else {}),
             "network_ms_each_way": dict(self.delays),
             "tokens": self.scenario.tokens,
             "temperature": self.schedule.sampling["temperature"],

@@ -333,7 +333,8 @@ class SteeredDriver:
                 message.opening,
                 len(message.output),
                 message.limit,
-                message.window,
+                # Under load it is opened with less, and told of the rest later.
+                self.state.config.largest_block,
             )
         else:
             self._hub.drafted_by(self._handle, start.worker)

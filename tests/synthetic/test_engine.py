@@ -24,6 +24,7 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.port import Segment
 from services.engine.synthetic.engine import SyntheticEngine, target_engine
+from services.engine.synthetic.laws import laws
 from services.engine.synthetic.vocabulary import letters
 from services.engine.synthetic.world import World
 from services.verifier.core import VerifierCore
@@ -170,6 +171,10 @@ def test_without_shared_noise_a_draft_is_accepted_as_often_as_the_laws_agree():
     assert firsts(VerifyMode.STANDARD) == pytest.approx(0.7, abs=0.08)
     # A block accepts its first token at least as often.
     assert firsts(VerifyMode.BLOCK) > 0.7 - 0.08
+
+
+def test_with_shared_noise_a_draft_is_accepted_as_often_as_both_races_have_one_winner():
+    assert firsts(VerifyMode.COUPLED) == pytest.approx(laws(0.7, 0.1).coupled, abs=0.08)
 
 
 def test_a_draft_whose_law_nobody_told_is_accepted_as_often_as_the_laws_meet():

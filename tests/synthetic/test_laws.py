@@ -47,6 +47,14 @@ def test_pairs_that_no_laws_have_are_refused_in_one_sentence(agreement, overlap)
     assert "\n" not in str(caught.value)
 
 
+def test_shared_noise_finds_the_same_token_less_often_than_they_agree_unless_one_is_sure():
+    # Of three tokens: (.7, .3, 0) and (.7, 0, .3).
+    assert laws(0.7, 0.49).coupled == pytest.approx(0.7 / 1.3)
+    assert laws(0.7, 0.7).coupled == pytest.approx(0.7)
+    assert laws(1.0, 0.2).coupled == pytest.approx(1.0)
+    assert laws(0.0, 0.0).coupled == 0.0
+
+
 @pytest.mark.parametrize("agreement", [0.2, 0.7, 1.0])
 def test_no_laws_at_all_meet_more_often_than_they_agree(agreement):
     """p·q is at most min(p, q), token by token; the bound is reached where the target is sure."""

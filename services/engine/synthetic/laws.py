@@ -29,6 +29,19 @@ class Laws:
     target: tuple[float, ...]
     draft: tuple[float, ...]
 
+    @property
+    def coupled(self) -> float:
+        """The chance that both draw the same token by shared noise, as in COUPLED.
+
+        Token i wins both races with 1 / Σ_j max(p_j / p_i, q_j / q_i).
+        """
+        pairs = list(zip(self.target, self.draft, strict=True))
+        return sum(
+            1.0 / sum(max(p / own, q / other) for p, q in pairs)
+            for own, other in pairs
+            if own and other
+        )
+
 
 def laws(agreement: float, overlap: float) -> Laws:
     """Both laws. Raises ValueError for an overlap that no such laws have.
