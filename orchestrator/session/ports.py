@@ -218,9 +218,11 @@ class SessionKeeper(Protocol):
         record: bytes = b"",
         verifier: str = "",
         end: End | None = None,
+        rounds: int = 1,
     ) -> Awaitable[int]:
-        """Append one round's tokens after output[:base_len]; the length right after it.
+        """Append tokens of a round, or of several, after output[:base_len]; the length after it.
 
+        `rounds`: as many as the session's commits hold on average, by which fewer are kept.
         `verifier`: the worker that has the text now. `end`: this round is the last, and the
         session ends with it, both or neither.
 

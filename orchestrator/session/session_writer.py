@@ -35,7 +35,9 @@ class RecordWriter:
         self._key, self._term, self._store = key, term, store
         self._session, self._committed = session, list(committed)
         self._round = self._round_base = 0
+        # Records of rounds that are stored, and in how many commits of this term.
         self._rounds = len(committed)
+        self._told = self._commits = 0
         self._on_persisted, self._refused = on_persisted, on_refused
         # From the driver's clock to Unix time, in seconds.
         self._wall = time.time() - time.monotonic()
@@ -59,7 +61,11 @@ class RecordWriter:
         """Hand a commit over, and the end in it; `on_persisted` or `on_refused` follows."""
         record = commit.record
         self._committed += commit.token_ids
-        self._rounds += 1
+        # Several are told as one, too.
+        told = len(commit.records) + (len(commit.records) > 1)
+        self._commits += 1
+        self._told += told
+        self._rounds += told
         self._round, self._round_base = record.round, commit.base_len
         stored: Awaitable[object] = self._store.commit(
             self._key,
@@ -70,6 +76,7 @@ class RecordWriter:
             dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
             record.verifier,
             _end(commit.ending),
+            round(self._told / self._commits),
         )
         future = asyncio.ensure_future(stored)
         future.add_done_callback(lambda done: self._on_stored(record.round, done))

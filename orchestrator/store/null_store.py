@@ -31,6 +31,7 @@ class NullStore:
         record: bytes = b"",  # noqa: ARG002
         verifier: str = "",  # noqa: ARG002
         end: End | None = None,  # noqa: ARG002
+        rounds: int = 1,  # noqa: ARG002
     ) -> Awaitable[int]:
         """The length after these tokens."""
         return _done(base_len + len(token_ids))

@@ -196,12 +196,14 @@ class RedisSessionStore:
         record: bytes = b"",
         verifier: str = "",
         end: End | None = None,
+        rounds: int = 1,
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
         held, options = self._leases.get(key, term), self._options
         packed, owner = codec.pack(token_ids), held.owner if held else ""
         args: tuple[Arg, ...] = (term, round, base_len, packed, record)
-        args += (options.rounds_kept, owner, verifier, *self._encoded_end(end))
+        kept = max(1, options.rounds_kept // rounds)
+        args += (kept, owner, verifier, *self._encoded_end(end))
         if held is None or not options.relaxed:
             return self._call("commit", key, args, _number, held)
         write = self._background.write if end is None else self._background.end

@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -59,20 +59,20 @@ class Lending:
     """
 
     def __init__(self) -> None:
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[Hashable, Offer] = {}
         self.handover = Handover()
 
-    def offer(self, session: str, cache: KVCache, text: Sequence[int]) -> Offer:
+    def offer(self, session: Hashable, cache: KVCache, text: Sequence[int]) -> Offer:
         """Offer a session's K/V from now on, in place of an earlier one of that id."""
         self._offers[session] = offer = Offer(cache, text)
         return offer
 
-    def withdraw(self, session: str, offer: Offer) -> None:
+    def withdraw(self, session: Hashable, offer: Offer) -> None:
         """Offer this one no more; another of the same id stays."""
         if self._offers.get(session) is offer:
             del self._offers[session]
 
-    def find(self, session: str, prompt: Sequence[int]) -> Offer | None:
+    def find(self, session: Hashable, prompt: Sequence[int]) -> Offer | None:
         """The offer of a session whose text begins with this prompt."""
         offer = self._offers.get(session)
         if offer is None or tuple(offer.text[: len(prompt)]) != tuple(prompt):

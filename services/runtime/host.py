@@ -1,8 +1,8 @@
 """Runs a worker's core in a thread of its own and bridges it to the event loop.
 
     loop     submit, open_link, close_link ──▶ inbox (bounded) ──▶ thread
-    thread   absorb commands → wait for more, if the core wants to → step → hand the
-             events back, once per step
+    thread   absorb commands → wait for more, if the core wants to → step, in which the
+             core may absorb what came meanwhile → hand the events back, once per step
     loop     every link's sink gets its events; who waits for room is woken
 
 The core is plain synchronous code that only this thread enters, so it needs no
@@ -45,6 +45,19 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 Emit = Callable[[int, Any], None]
 """Called by a core for each event: (link, event)."""
+
+
+class Outlet:
+    """What a host gives its core: to be called with each event, and to hear more within a step."""
+
+    def __init__(self, emit: Emit, absorb: Callable[[], None]) -> None:
+        self._emit = emit
+        self.absorb = absorb
+        """Hands the core, by `handle`, the commands that have arrived since its turn began."""
+
+    def __call__(self, link: int, event: Any) -> None:
+        """An event for a link."""
+        self._emit(link, event)
 
 
 class WorkerCore(Protocol[C_contra]):
@@ -160,7 +173,7 @@ class WorkerHost(Generic[C, E]):
 
     def __init__(
         self,
-        make_core: Callable[[Emit], WorkerCore[C]],
+        make_core: Callable[[Outlet], WorkerCore[C]],
         *,
         queue_limit: int = 4096,
         thread: CoreThread | None = None,
@@ -174,14 +187,16 @@ class WorkerHost(Generic[C, E]):
         self.on_states = on_states
         self._thread = thread or CoreThread()
         self._events: list[tuple[int, E]] = []
-        self._core = make_core(lambda link, event: self._events.append((link, event)))
+        self._core = make_core(
+            Outlet(lambda link, event: self._events.append((link, event)), self._hear)
+        )
         self._awake = AwakeClock(BEAT_SECONDS, time.perf_counter())
         self._inbox: _Inbox[C] = _Inbox(
             queue_limit, self._thread.changed, self._awake, StateRoom(MOST_STATE_BYTES, on_states)
         )
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
-        self._busy = self._woken = False
+        self._busy = self._woken = self._heard = False
         self._patience = 0.0
         self._steps = 0
         # When the turn that runs began, and when the command in hand arrived, awake.
@@ -282,7 +297,7 @@ class WorkerHost(Generic[C, E]):
         if self._patience <= 0:
             self._busy = self._core.step()
             self._steps += self._busy
-            self._report(made_room=False)
+            self._report(made_room=self._heard)
         self._turn_began = None
 
     def fail(self, error: Exception) -> None:
@@ -290,6 +305,16 @@ class WorkerHost(Generic[C, E]):
         self._post(self._fail, error)
 
     def _absorb(self, items: list[_Item[C]]) -> None:
+        self._hand_in(items)
+        self._report(made_room=bool(items))
+
+    def _hear(self) -> None:
+        """The core asks, in the middle of a step, for what came since that began."""
+        items = self._inbox.take()
+        self._heard = self._heard or bool(items)
+        self._hand_in(items)
+
+    def _hand_in(self, items: list[_Item[C]]) -> None:
         for item in items:
             self._in_hand = item.awake
             if isinstance(item.command, _Drop):
@@ -297,10 +322,10 @@ class WorkerHost(Generic[C, E]):
             else:
                 self._core.handle(item.link, item.command, item.arrived)
         self._in_hand = None
-        self._report(made_room=bool(items))
 
     def _report(self, *, made_room: bool) -> None:
         """Publish the progress and post the events, in one call to the loop."""
+        self._heard = False
         self._progress = replace(self._core.progress(), steps=self._steps)
         if self._events or made_room:
             batch = self._events.copy()

@@ -59,7 +59,7 @@ def block_part(session: VerifySession, task: Task) -> Part:
 
 def prompt_part(session: VerifySession, share: int) -> Part:
     """The next `share` tokens of a prefill."""
-    return Part(session, _prompt_segment(session, share), prompt=share)
+    return Part(session, session.prompt_segment(share), prompt=share)
 
 
 def last_part(session: VerifySession, share: int, task: Task) -> Part:
@@ -67,14 +67,8 @@ def last_part(session: VerifySession, share: int, task: Task) -> Part:
     block = session.segment(task)
     assert block is not None
     assert block.parents is None
-    tokens = (*_prompt_segment(session, share).token_ids, *block.token_ids)
+    tokens = (*session.prompt_segment(share).token_ids, *block.token_ids)
     return Part(session, Segment(session.cache, tokens, logits_from=share), task, share)
-
-
-def _prompt_segment(session: VerifySession, share: int) -> Segment:
-    start, scored = session.cache.length, session.scored_rows(share)
-    tokens = session.text[start : start + share]
-    return Segment(session.cache, tokens, logits_from=share - scored)
 
 
 def judged(

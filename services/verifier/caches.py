@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from services.contract.errors import Overloaded
 from services.engine.lending import Lending
 from services.engine.port import Engine, SharedText
 from services.scheduling.kv_reserve import SPARE_TOKENS, reserve_of
-from services.verifier.session import VerifySession, by_seniority
-from services.verifier.types import Key
+from services.verifier.fed_text import FedText, Text, by_seniority
 
 _FORKS = "completions of "
 
@@ -47,10 +46,10 @@ class Caches:
         self._prefixes = engine.prefix_cache(prefix_tokens)
         self._keeps = prefix_tokens > 0
         self._on_preempt = on_preempt
-        self._held: dict[Key, SharedText] = {}
+        self._held: dict[tuple[int, Any], SharedText] = {}
         """Contexts of sessions that were scored, until these are closed."""
 
-    def open(self, session: VerifySession) -> None:
+    def open(self, session: FedText) -> None:
         """Give a session K/V, with what is known of its text in it; raises Overloaded.
 
         Nothing is taken where that fails, for whatever reason.
@@ -61,9 +60,9 @@ class Caches:
         opened = self._begin(session)
         session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
-            session.offer = self._lending.offer(session.key[1], opened.cache, session.text)
+            session.offer = self._lending.offer(session.lent_as, opened.cache, session.text)
 
-    def _begin(self, session: VerifySession) -> SharedText:
+    def _begin(self, session: FedText) -> SharedText:
         """K/V with what is known of a text, but for rows that are to be scored."""
         scope, forks = session.opening.cache_scope, session.opening.fork_scope
         kept = not forks or bool(scope and self._keeps)
@@ -78,12 +77,12 @@ class Caches:
         finally:
             text += behind
 
-    def close(self, session: VerifySession, *, sound: bool = True) -> None:
+    def close(self, session: FedText, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
         if (shared := self._parted(session)) is not None:
             _end(shared, shared.end if sound else None)
 
-    def hold(self, session: VerifySession) -> None:
+    def hold(self, session: FedText) -> None:
         """A session was scored: its context stays until its key is released. Raises nothing.
 
         That is what is before the first token that was scored: few texts go on alike.
@@ -96,7 +95,7 @@ class Caches:
         if (held := _end(shared, shared.hold)) is not None:
             self._held[session.key] = held
 
-    def release(self, key: Key) -> None:
+    def release(self, key: tuple[int, Any]) -> None:
         """What was held of a session need not be any more."""
         if (held := self._held.pop(key, None)) is not None:
             _end(held, held.end)
@@ -108,9 +107,9 @@ class Caches:
 
     def room(
         self,
-        session: VerifySession,
-        sessions: Collection[VerifySession],
-        busy: Collection[VerifySession],
+        session: FedText,
+        sessions: Collection[FedText],
+        busy: Collection[FedText],
     ) -> bool:
         """Reserve what a session's next block may take; False = it is not its turn.
 
@@ -139,7 +138,7 @@ class Caches:
             self._preempt(session)
         return False
 
-    def to_bring_back(self, sessions: Collection[VerifySession]) -> VerifySession | None:
+    def to_bring_back(self, sessions: Collection[Text]) -> Text | None:
         """The preempted session that is to be opened again now.
 
         There is room for it and some tokens more, or nobody else to wait for.
@@ -156,7 +155,7 @@ class Caches:
         """The device has no memory left: free the texts that ended; whether there were any."""
         return self._prefixes.evict_all() > 0
 
-    def _preempt(self, session: VerifySession) -> None:
+    def _preempt(self, session: FedText) -> None:
         if self._on_preempt is not None:
             self._on_preempt()
         _log.info(
@@ -168,10 +167,10 @@ class Caches:
         self.close(session, sound=False)
         session.filled = False
 
-    def _parted(self, session: VerifySession) -> SharedText | None:
+    def _parted(self, session: FedText) -> SharedText | None:
         """What a session has in K/V; it has that no more, and nobody borrows it."""
         if self._lending is not None and session.offer is not None:
-            self._lending.withdraw(session.key[1], session.offer)
+            self._lending.withdraw(session.lent_as, session.offer)
         shared, session.shared, session.offer = session.shared, None, None
         return shared
 
@@ -190,6 +189,6 @@ def _end(shared: SharedText, end: Callable[[], T] | None) -> T | None:
     return None
 
 
-def _reserve(session: VerifySession) -> int:
+def _reserve(session: FedText) -> int:
     """Tokens to reserve for a session now."""
     return reserve_of(len(session.text), session.next_block, session.most_tokens)

@@ -24,6 +24,7 @@ from services.contract.types import (
     LogprobRow,
     OpenVerify,
     Progress,
+    PromptScores,
     SessionFailed,
     TakenDraft,
     Verdict,
@@ -49,6 +50,7 @@ from services.verifier.batch import (
 )
 from services.verifier.caches import Caches
 from services.verifier.description import describe
+from services.verifier.fed_text import by_seniority
 from services.verifier.forms import FormTime, crowded
 from services.verifier.gathering import Gathering
 from services.verifier.judging import Decision, Judged, decide
@@ -64,8 +66,8 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
-from services.verifier.scores import most_rows, prompt_scores, within
-from services.verifier.session import MOST_QUEUED, VerifySession, by_seniority
+from services.verifier.scores import most_rows, score_rows, within
+from services.verifier.session import MOST_QUEUED, VerifySession
 from services.verifier.states import StateTeller, after
 from services.verifier.types import Block, Key, Task
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
@@ -174,7 +176,7 @@ class VerifierCore:
                 self._emit(key[0], VerifyOpened(opening.session, opening.epoch))
             return
         self._close(key)
-        check_open(opening, self._limits)
+        check_open(opening, opening.committed, self._limits)
         form = ask_form(opening, self._options.structures, str(key[0]))
         session = VerifySession(key[0], opening, arrived, form, next(self._numbers))
         self._spared(partial(self._caches.open, session))
@@ -468,11 +470,12 @@ class VerifierCore:
         """A share of a prompt is in K/V: tell what its rows say, where that was asked for."""
         session = part.session
         if session.scoring and logits is not None and len(logits):
-            scores = self._at_its_cost(session, partial(prompt_scores, part, logits))
-            if scores is None:
+            rows = self._at_its_cost(session, partial(score_rows, session, logits))
+            if rows is None:
                 return
-            session.scored += len(scores.rows)
-            self._emit(session.key[0], scores)
+            link, name = session.key
+            self._emit(link, PromptScores(name, session.opening.epoch, session.scored, rows))
+            session.scored += len(rows)
         self._note_prefilled(session)
 
     def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
@@ -616,4 +619,5 @@ def _kept_rows(
     top = block.session.opening.sampling.logprobs
     tokens = emitted(block.task, decision)
     logprobs = logprob_rows(block.logits, decision.path, tokens, top)
-    return leaf, logprobs, told_rows(block.session, block.task, block.logits)
+    opening, last = block.session.opening, block.session.text[-1]
+    return leaf, logprobs, told_rows(opening, last, block.task.tree, block.logits)

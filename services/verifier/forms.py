@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.verifier.session import VerifySession
+from services.verifier.fed_text import FedText
 
 SHARE = 0.1
 """Of the time, for all heavy formats together where others wait."""
@@ -24,7 +24,7 @@ class FormTime:
     def __init__(self) -> None:
         self._ahead = self._at = 0.0
 
-    def took(self, session: VerifySession, now: float) -> float:
+    def took(self, session: FedText, now: float) -> float:
         """What a session's format took since the last time, which may count; those seconds."""
         if session.matcher is None:
             return 0.0
@@ -34,7 +34,7 @@ class FormTime:
             self._at = now
         return taken
 
-    def rest(self, sessions: Iterable[VerifySession], now: float) -> float:
+    def rest(self, sessions: Iterable[FedText], now: float) -> float:
         """How long heavy ones among the sessions leave the time to the others; 0 = not at all."""
         beyond = self._left(now) - BEYOND
         return beyond / SHARE if beyond > 0 and crowded(sessions, now) else 0.0
@@ -43,6 +43,6 @@ class FormTime:
         return max(0.0, self._ahead - SHARE * (now - self._at))
 
 
-def crowded(sessions: Iterable[VerifySession], now: float) -> bool:
+def crowded(sessions: Iterable[FedText], now: float) -> bool:
     """Whether anybody is there who would wait for a heavy format."""
-    return any(not own.heavy and (own.waits or own.habit.expected(now)) for own in sessions)
+    return any(not own.heavy and own.near(now) for own in sessions)

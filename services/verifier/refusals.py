@@ -15,12 +15,12 @@ from services.contract.types import (
     Allowance,
     DraftTree,
     FailureReason,
-    OpenVerify,
     Verify,
 )
 from services.engine.structure import Compiled, Matcher, StructureError, Structures, TooCostly
 from services.scheduling.tree_budget import EDGES
 from services.scheduling.turns import MOST
+from services.verifier.fed_text import Opening
 from services.verifier.judging import NothingAllowed
 
 MOST_PRICES = 256
@@ -48,16 +48,16 @@ class Limits:
     """Whether drafts may be trees."""
 
 
-def check_open(opening: OpenVerify, limits: Limits) -> None:
-    """Raise Refusal unless this model can serve the session."""
+def check_open(opening: Opening, output: Sequence[int], limits: Limits) -> None:
+    """Raise Refusal unless this model can serve the session, whose output so far is `output`."""
     _check_sampling(opening, limits)
-    _check_text(opening, limits)
+    _check_text(opening, output, limits)
     few = f"state_layers: more than {MOST_LAYERS}, or not ascending"
     _require(sound(opening.state_layers), few)
     _require(-MOST <= opening.priority <= MOST, f"priority: {opening.priority}, beyond {MOST}")
 
 
-def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> Compiled | None:
+def ask_form(opening: Opening, structures: Structures | None, owner: str) -> Compiled | None:
     """The form that the session's output is to have, being compiled; None: any.
 
     Raises Refusal where this verifier keeps to none, Overloaded where too many are compiled.
@@ -72,7 +72,7 @@ def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> 
     return structures.compiled(wanted, owner)
 
 
-def open_matcher(opening: OpenVerify, compiled: Compiled, structures: Structures) -> Matcher:
+def open_matcher(opening: Opening, compiled: Compiled, structures: Structures) -> Matcher:
     """What keeps the session's output to a form that is done, in front of what is committed.
 
     Raises StructureError where the form cannot be kept to, Overloaded where that was not told.
@@ -125,7 +125,7 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
     return FailureReason.INTERNAL, f"verification failed ({type(error).__name__})"
 
 
-def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
+def _check_sampling(opening: Opening, limits: Limits) -> None:
     sampling = opening.sampling
     problem = complaint(sampling, opening.mode)
     _require(not problem, problem)
@@ -139,13 +139,13 @@ def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
         _require_vocabulary(field, wanted.start.token_ids, limits)
 
 
-def _check_text(opening: OpenVerify, limits: Limits) -> None:
+def _check_text(opening: Opening, output: Sequence[int], limits: Limits) -> None:
     _require(len(opening.prompt) > 0, "prompt: no tokens; at least one is needed")
     _require_vocabulary("prompt", opening.prompt, limits)
-    _require_vocabulary("committed", opening.committed, limits)
+    _require_vocabulary("committed", output, limits)
     _require(opening.score_from <= len(opening.prompt), "score_from: beyond the prompt")
     most = 0 if opening.score_from else opening.sampling.max_tokens
-    given = len(opening.committed)
+    given = len(output)
     _require(given <= most, f"committed: {given} tokens, more than max_tokens {most}")
     total = len(opening.prompt) + most
     context = limits.context

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from services.contract.types import LogprobRow, PromptScores
+from services.contract.types import LogprobRow
 from services.engine.sampling import likeliest
-from services.verifier.batch import Part
-from services.verifier.session import VerifySession
+from services.verifier.fed_text import FedText
 
 MOST_ROWS = 1024
 MOST_NUMBERS = 1 << 25
@@ -29,7 +28,7 @@ def most_rows(vocab_size: int) -> int:
     return max(1, min(MOST_ROWS, MOST_NUMBERS // vocab_size))
 
 
-def within(waiting: Sequence[VerifySession], shares: Sequence[int], rows: int) -> list[int]:
+def within(waiting: Sequence[FedText], shares: Sequence[int], rows: int) -> list[int]:
     """The shares of these prompts, cut so that no more than `rows` of them have logits."""
     kept = []
     for session, share in zip(waiting, shares, strict=True):
@@ -39,13 +38,10 @@ def within(waiting: Sequence[VerifySession], shares: Sequence[int], rows: int) -
     return kept
 
 
-def prompt_scores(part: Part, logits: Tensor) -> PromptScores:
-    """What the rows [rows, V] of a share of a prompt tell; the session has not moved on yet."""
-    session = part.session
-    opening, start = session.opening, session.scored
-    tokens = opening.prompt[start : start + len(logits)]
-    rows = tuple(_rows(logits, tokens, opening.sampling.prompt_logprobs or 0))
-    return PromptScores(session.key[1], opening.epoch, start, rows)
+def score_rows(session: FedText, logits: Tensor) -> tuple[LogprobRow, ...]:
+    """What the rows [rows, V] of a share of a prompt tell of its tokens from `scored` on."""
+    tokens = session.opening.prompt[session.scored : session.scored + len(logits)]
+    return tuple(_rows(logits, tokens, session.opening.sampling.prompt_logprobs or 0))
 
 
 def _rows(logits: Tensor, tokens: Sequence[int], top: int) -> Iterator[LogprobRow]:

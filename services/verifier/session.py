@@ -25,31 +25,31 @@ Nothing follows a token that ends the text.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from services.contract.types import OpenVerify, TakenDraft, Verdict, Verify
-from services.engine.lending import Ahead, Offer
-from services.engine.port import KVCache, Segment, SharedText
-from services.engine.sampling import History, wants_history
-from services.engine.structure import Compiled, Matcher, StructureError
-from services.scheduling.turns import STEPS, Claim, exchange
+from services.engine.lending import Ahead
+from services.engine.port import Segment
+from services.engine.structure import Compiled, StructureError
+from services.scheduling.turns import STEPS, Claim
+from services.verifier.fed_text import FedText
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, shortened, without_first
-from services.verifier.types import Block, Key, Task, Telling
+from services.verifier.types import Block, Key, Task
 
 KEPT_VERDICTS = 4
 MOST_QUEUED = 64
 """Blocks of one session that wait; an orchestrator sends a handful."""
 
 
-class VerifySession:
+class VerifySession(FedText):
     """One session of one link. `opening` is the command that opened it."""
 
-    cache: KVCache
+    key: Key
+    opening: OpenVerify
 
     def __init__(
         self,
@@ -63,34 +63,11 @@ class VerifySession:
 
         `form`: what its output is to be, where it has a form.
         """
-        self.key: Key = (link, opening.session)
-        self.opening, self.priority = opening, opening.priority
-        self.number = number
-        self.since = now
+        super().__init__((link, opening.session), opening, opening.committed, now, form, number)
         self.epoch = opening.epoch
-        self.opened = False
-        """Whether the orchestrator was told that it is."""
-        self.filled = False
-        """Whether the text is in K/V, so that blocks can be verified."""
-        self.filled_at = math.inf
-        """When it was first; in seconds."""
         self.answered_at = 0.0
         """When its last verdict left; in seconds."""
-        self.shared: SharedText | None = None
-        """Its text in K/V, and what others may copy; None = it has no K/V."""
-        self.text = [*opening.prompt, *opening.committed]
-        self.scored = _first_scored(opening)
-        """Tokens of the prompt before it are told of, or were not asked for."""
-        self.offer: Offer | None = None
-        """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
-        self.telling: Telling | None = None
-        """What of its layers' states was told, where they are told."""
-        self.history = _history(opening)
-        self.form = form
-        """What it waits for before a block can be verified; its text is fed meanwhile."""
-        self.matcher: Matcher | None = None
-        """Keeps the output to its form; behind all of it from when `form` is None."""
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
@@ -101,30 +78,9 @@ class VerifySession:
         self._highest_round = 0
 
     @property
-    def tenant(self) -> Hashable:
-        """Equal for sessions of one tenant, as far as is known: itself, where nothing is."""
-        return self.opening.cache_scope or self.key
-
-    @property
-    def heavy(self) -> bool:
-        """Whether following its form takes others' time, more than is usual."""
-        return self.matcher is not None and self.matcher.spending.heavy
-
-    @property
-    def rests(self) -> bool:
-        """Whether all that it waits for is to follow its form, while that is heavy."""
-        follows = self.form is not None and self.form.done
-        return self.heavy and (self.ready or (self.filled and follows))
-
-    @property
-    def form_seconds(self) -> float:
-        """CPU time that following its form took since that was counted last."""
-        return 0.0 if self.matcher is None else self.matcher.spending.uncounted
-
-    @property
-    def claim(self) -> Claim:
-        """Its claim to room, and to be read."""
-        return Claim(self.tenant, self.priority, self.since)
+    def lent_as(self) -> str:
+        """The session's name, by which a drafter in this process knows it."""
+        return self.key[1]
 
     @property
     def block_claim(self) -> Claim:
@@ -137,42 +93,19 @@ class VerifySession:
         return len(self.text) - len(self.opening.prompt)
 
     @property
-    def waits(self) -> bool:
-        """Whether it has something for a step."""
-        return not self.preempted and (self.ready or not self.filled)
-
-    @property
     def ready(self) -> bool:
         """Whether its next block can be verified."""
         return self.filled and self.form is None and bool(self.queue)
+
+    def near(self, now: float) -> bool:
+        """Whether it has something for a step, or its next block may come any moment."""
+        return self.waits or self.habit.expected(now)
 
     @property
     def takes_block(self) -> bool:
         """Whether its next block, if that is a chain, fits in the step that ends its prefill."""
         idle = self.form is None and self.retained is None and not self.scoring
         return bool(self.queue) and idle
-
-    @property
-    def scoring(self) -> bool:
-        """Whether tokens of the prompt are still to be told of."""
-        return self.scored < len(self.opening.prompt)
-
-    @property
-    def most_cached(self) -> int:
-        """Tokens of the prompt that need not be fed: none whose row is told of."""
-        first = _first_scored(self.opening)
-        return first - (first < len(self.opening.prompt))
-
-    def forget_unscored(self) -> None:
-        """Of K/V that was copied, drop the rows that are still to be told of."""
-        if self.scoring:
-            self.cache.rollback(min(self.cache.length, self.scored - 1))
-
-    def scored_rows(self, share: int) -> int:
-        """How many of the next `share` tokens of its prefill tell of the one behind them."""
-        if not self.scoring:
-            return 0
-        return min(share, max(0, self.cache.length + share + 1 - self.scored))
 
     def queued_ms(self, block: Block, started: float) -> float:
         """How long a block lay, ready to be verified, until a step started."""
@@ -183,58 +116,10 @@ class VerifySession:
         self.answered_at = now
         self.habit.answered(now)
 
-    def fill(self, now: float) -> None:
-        """Its text is in K/V."""
-        self.filled, self.filled_at = True, min(now, self.filled_at)
-
     @property
-    def feeds(self) -> bool:
-        """Whether its text is to be fed now."""
-        return not self.filled and self.shared is not None and not self.shared.waits
-
-    @property
-    def preempted(self) -> bool:
-        """Whether it gave its K/V up, and waits for room."""
-        return self.shared is None
-
-    @property
-    def prefill_left(self) -> int:
-        """Tokens to feed before a block can be verified; none from then on."""
-        if self.filled:
-            return 0
-        return (
-            len(self.text) - (self.retained is None) - (0 if self.preempted else self.cache.length)
-        )
-
-    @property
-    def most_tokens(self) -> int:
-        """Tokens of K/V beyond which it cannot grow."""
-        opening = self.opening
-        if opening.score_from:
-            return len(opening.prompt)
-        return len(opening.prompt) + opening.sampling.max_tokens + opening.window
-
-    @property
-    def next_tokens(self) -> int:
-        """Tokens of K/V that the text and its next block may take."""
-        return min(self.most_tokens, len(self.text) + self.next_block)
-
-    @property
-    def next_block(self) -> int:
-        """Rows that a block may have behind the text's last token."""
-        ahead = len(self.offer.look_ahead) if self.offer is not None else 0
-        return self.opening.window + ahead
-
-    def follow_text(self, seconds: float) -> bool:
-        """Follow the text to its form for so long; whether all of it is.
-
-        Raises StructureError for a text that is not of it, or takes too much.
-        """
-        assert self.matcher is not None
-        behind = self.opening.committed[self.matcher.length :]
-        if not self.matcher.advance(behind, seconds):
-            raise StructureError("what is committed is no beginning of what it allows")
-        return self.matcher.length == len(self.opening.committed)
+    def fed_length(self) -> int:
+        """All but the last token, unless the row behind that is retained."""
+        return len(self.text) - (self.retained is None)
 
     def replaced_by(self, opening: OpenVerify) -> bool:
         """Whether an OpenVerify opens the session anew, or is an old or doubled one."""
@@ -375,27 +260,3 @@ class VerifySession:
         self._verdicts[verdict.round] = verdict
         while len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[min(self._verdicts)]
-
-
-def by_seniority(sessions: Iterable[VerifySession]) -> list[VerifySession]:
-    """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
-    return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
-
-
-def _first_scored(opening: OpenVerify) -> int:
-    """The first token of the prompt to tell of; the prompt's length: none.
-
-    What is committed came behind all that was asked for.
-    """
-    if opening.sampling.prompt_logprobs is None or opening.committed:
-        return len(opening.prompt)
-    return max(1, opening.score_from)
-
-
-def _history(opening: OpenVerify) -> History | None:
-    """Token counts for the penalties, where there are any."""
-    if not wants_history(opening.sampling):
-        return None
-    history = History(opening.prompt)
-    history.extend(opening.committed)
-    return history

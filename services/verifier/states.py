@@ -16,7 +16,8 @@ states, and so does whatever fails here: nothing of this is an error of a sessio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from services.engine.port import Engine, Segment
 from services.runtime.tree_handover import StateExchange
 from services.verifier.batch import Part
 from services.verifier.description import states_of
+from services.verifier.fed_text import FedText
 from services.verifier.judging import Decision, Judged
 from services.verifier.session import VerifySession
 from services.verifier.types import Telling
@@ -34,35 +36,27 @@ from services.verifier.types import Telling
 _log = logging.getLogger(__name__)
 
 Emit = Callable[[int, States], None]
+Who = TypeVar("Who", bound=Hashable)
 
 
-class StateTeller:
-    """Watches layers for the sessions that ask for it, and tells what they are."""
+class StateWatch:
+    """Watches layers for the sessions that ask for it."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        emit: Emit,
-        exchange: StateExchange | None = None,
-        on_states: OnStates | None = None,
-    ) -> None:
-        """`exchange`: where a drafter in this process finds what it needs, instead of the wire."""
+    def __init__(self, engine: Engine, on_states: OnStates | None = None) -> None:
         self._engine = states_of(engine)
-        self._emit = emit
-        self._exchange = exchange
         self._on_states = on_states
         self._layers: tuple[int, ...] = ()
         self._refused: tuple[int, ...] = ()
-        self._sessions: set[VerifySession] = set()
+        self._sessions: set[FedText] = set()
 
-    def open(self, session: VerifySession) -> None:
+    def open(self, session: FedText) -> None:
         """Tell a session's states from now on, if it asks for them and they can be had."""
         layers = session.opening.state_layers
         if layers and self._watches(layers):
             session.telling = Telling()
             self._sessions.add(session)
 
-    def close(self, session: VerifySession) -> None:
+    def close(self, session: FedText) -> None:
         """Tell nothing more of a session."""
         session.telling = None
         self._sessions.discard(session)
@@ -92,23 +86,67 @@ class StateTeller:
             _log.warning("a step gives no states: %s", type(error).__name__)
             return None
 
-    def prompt(self, part: Part, states: Tensor) -> None:
-        """Tell the states [rows fed, width] of a chunk of a text, but for what was told before."""
-        session = part.session
-        start = session.cache.length - part.rows
+    def of_prompt(
+        self, session: FedText, fed: int, prompt: int, states: Tensor
+    ) -> Iterator[tuple[int, bytes]]:
+        """Positions and rows of what is to be told of the first `prompt` of `fed` new tokens.
+
+        `states` [fed, width]. But for what was told before.
+        """
+        start = session.cache.length - fed
         telling = session.telling
         assert telling is not None
         skipped = max(0, telling.told - start)
-        telling.told = max(telling.told, start + part.prompt)
-        if skipped >= part.prompt:
+        telling.told = max(telling.told, start + prompt)
+        if skipped >= prompt:
             return
         try:
-            rows = _host(states[skipped : part.prompt])
+            rows = _host(states[skipped:prompt])
         except Exception:
             _log.exception("the states of a prompt are not told")
             return
         for row, some in _messages(rows, rows_a_message(rows.shape[-1])):
-            self._tell_rows(session, start + skipped + row, some)
+            yield start + skipped + row, some
+
+    def in_one(self, rows_of: Iterable[tuple[Who, Tensor]]) -> dict[Who, bytes]:
+        """Of everyone the rows [n, width], in one transfer; none where that fails."""
+        try:
+            told = list(rows_of)
+            if not told:
+                return {}
+            host = _host(torch.cat([rows for _, rows in told]))
+        except Exception:
+            _log.exception("the states of a step are not told")
+            return {}
+        parts = host.split_with_sizes([len(rows) for _, rows in told])
+        return {who: _bytes(part) for (who, _), part in zip(told, parts, strict=True)}
+
+    def count(self, fate: Fate, states: bytes) -> None:
+        """What became of these rows."""
+        if self._on_states is not None:
+            self._on_states(fate, len(states))
+
+
+class StateTeller(StateWatch):
+    """Tells what the states are."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        emit: Emit,
+        exchange: StateExchange | None = None,
+        on_states: OnStates | None = None,
+    ) -> None:
+        """`exchange`: where a drafter in this process finds what it needs, instead of the wire."""
+        super().__init__(engine, on_states)
+        self._emit = emit
+        self._exchange = exchange
+
+    def prompt(self, part: Part, states: Tensor) -> None:
+        """Tell the states [rows fed, width] of a chunk of a text."""
+        session = part.session
+        for position, rows in self.of_prompt(session, part.rows, part.prompt, states):
+            self._tell_rows(session, position, rows)
 
     def _tell_rows(self, session: VerifySession, position: int, states: bytes) -> None:
         link, name = session.key
@@ -116,20 +154,16 @@ class StateTeller:
         exchange = self._exchange
         if exchange is not None and exchange.needed.layers == self._layers:
             kept = exchange.leave(name, StateRows(epoch, position, states))
-            self._count(Fate.SENT if kept else Fate.DROPPED, states)
+            self.count(Fate.SENT if kept else Fate.DROPPED, states)
         else:
             self._emit(link, States(name, epoch, position, states))
-            self._count(Fate.SENT, states)
+            self.count(Fate.SENT, states)
 
     def decided(
         self, blocks: Sequence[Judged], decisions: Sequence[Decision | Exception]
     ) -> dict[int, bytes]:
         """The rows of what each block emits, by the block's id: of all in one transfer."""
-        try:
-            return dict(_emitted_rows(blocks, decisions))
-        except Exception:
-            _log.exception("the states of a step are not told")
-            return {}
+        return self.in_one(_emitted_rows(blocks, decisions))
 
     def verdict(self, session: VerifySession, verdict: Verdict, states: bytes) -> Verdict:
         """The verdict as it leaves: with its states, but for a drafter that hears them here."""
@@ -138,7 +172,7 @@ class StateTeller:
         position = len(session.opening.prompt) + verdict.base_len - 1
         rows = StateRows(verdict.epoch, position, states, verdict.token_ids)
         kept = self._left_beside(session, rows)
-        self._count(Fate.DROPPED if kept is False else Fate.SENT, states)
+        self.count(Fate.DROPPED if kept is False else Fate.SENT, states)
         return verdict._replace(states=states) if kept is None else verdict
 
     def _left_beside(self, session: VerifySession, rows: StateRows) -> bool | None:
@@ -157,10 +191,6 @@ class StateTeller:
         exchange.forget(name)
         return False if telling.beside else None
 
-    def _count(self, fate: Fate, states: bytes) -> None:
-        if self._on_states is not None:
-            self._on_states(fate, len(states))
-
 
 def after(session: VerifySession, block: Judged, decision: Decision) -> Tensor | None:
     """The row [width] that is held, where no token follows the accepted ones."""
@@ -171,17 +201,12 @@ def after(session: VerifySession, block: Judged, decision: Decision) -> Tensor |
 
 def _emitted_rows(
     blocks: Sequence[Judged], decisions: Sequence[Decision | Exception]
-) -> Iterator[tuple[int, bytes]]:
-    told: list[tuple[int, Tensor]] = []
+) -> Iterator[tuple[int, Tensor]]:
     for block, decision in zip(blocks, decisions, strict=True):
         if block.states is not None and not isinstance(decision, Exception):
             rows = [0, *(node + 1 for node in decision.path)]
             count = len(decision.path) + (decision.final_token is not None)
-            told.append((id(block), block.states[rows[:count]]))
-    if told:
-        host = _host(torch.cat([rows for _, rows in told]))
-        parts = host.split_with_sizes([len(rows) for _, rows in told])
-        yield from ((block, _bytes(part)) for (block, _), part in zip(told, parts, strict=True))
+            yield id(block), block.states[rows[:count]]
 
 
 def _host(rows: Tensor) -> Tensor:

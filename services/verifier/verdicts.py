@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from services.contract.top_rows import MOST_ROWS, WIDTH, pack
-from services.contract.types import LogprobRow, Verdict, Verify
+from services.contract.types import DraftTree, LogprobRow, Verdict, Verify
 from services.engine.sampling import likeliest
+from services.verifier.fed_text import Opening
 from services.verifier.judging import Decision
 from services.verifier.session import VerifySession
 from services.verifier.types import Task
@@ -55,17 +56,17 @@ def discarded(session: VerifySession, command: Verify, queue_ms: float) -> Verdi
     )
 
 
-def told_rows(session: VerifySession, task: Task, logits: Tensor) -> bytes:
+def told_rows(opening: Opening, last: int, tree: DraftTree, logits: Tensor) -> bytes:
     """What the target says at each row [1 + draft tokens, V] of a draft, where that was asked for.
 
     Not of a plain block: of its one row the token is told, and more of it brings nothing. Of the
-    model's own logits, whatever the session adds to them. Before the session takes the block in.
+    model's own logits, whatever the session adds to them. `last`: the token before the draft.
     """
-    width = min(session.opening.top_rows, WIDTH)
-    if not (width and len(task.tree) and session.opening.mode.exact_match):
+    width = min(opening.top_rows, WIDTH)
+    if not (width and len(tree) and opening.mode.exact_match):
         return b""
     rows = logits[:MOST_ROWS]
-    contexts = (session.text[-1], *task.tree.token_ids)[: len(rows)]
+    contexts = (last, *tree.token_ids)[: len(rows)]
     return pack(contexts, likeliest(rows, width).tolist())
 
 

@@ -75,14 +75,6 @@ def test_times_can_be_given_on_the_command_line():
         ({"trace": "humaneval", "synthetic": "plain_ms=1"}, "--trace: a trace has its own times"),
         ({"synthetic": "plain_ms=1,speed=2"}, "--synthetic: 'speed' is not one of plain_ms"),
         ({"synthetic": "plain_ms=1"}, "--synthetic: verifier.verify_ms: Field required"),
-        (
-            {"synthetic": "plain_ms=1,verify_ms=1,draft_ms=1,agreement=0.5,overlap=0.6"},
-            "--synthetic: agreement: an overlap of 0.6 is not within 0.004098 and 0.5",
-        ),
-        (
-            {"trace": "humaneval", "rejection_sample_methods": ("tree",)},
-            "--rejection-sample-methods: 'tree' is not one of standard, block, coupled",
-        ),
         ({"synthetic": "nowhere.json"}, "--synthetic: nowhere.json cannot be read"),
         ({"trace": "humaneval", "pacings": ("hasty",)}, "--pacings: 'hasty' is not one of fixed"),
         ({"trace": "humaneval", "delay_ms": "soon"}, "--delay-ms: 'soon' is no number"),
@@ -91,6 +83,14 @@ def test_times_can_be_given_on_the_command_line():
         (
             {"trace": "humaneval", "concurrency": (0,)},
             "--concurrency: without a model, numbers of 1",
+        ),
+        (
+            {"synthetic": "plain_ms=1,verify_ms=1,draft_ms=1,agreement=0.5,overlap=0.6"},
+            "--synthetic: agreement: an overlap of 0.6 is not within 0.004098 and 0.5",
+        ),
+        (
+            {"trace": "humaneval", "rejection_sample_methods": ("tree",)},
+            "--rejection-sample-methods: 'tree' is not one of standard, block, coupled",
         ),
         ({"trace": "humaneval", "concurrency": (1, 513)}, "numbers of 1 to 512"),
     ],

@@ -144,7 +144,7 @@ def test_draft_keys_without_one_of_their_counters_are_seen(monkeypatch, name, mi
     ],
 )
 def test_verification_keys_that_come_again_are_seen(monkeypatch, name, uniforms):
-    monkeypatch.setattr(judging, "_uniforms", uniforms)
+    monkeypatch.setattr(judging.Judged, "number", lambda own, *draw: uniforms(own)(*draw))
     keys, _ = lives(monkeypatch, BLOCK)
     assert Stream.ACCEPT in repeated(keys), name
 

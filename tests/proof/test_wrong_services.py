@@ -86,17 +86,13 @@ async def test_a_residual_without_the_reach_is_caught(monkeypatch):
 
 
 async def test_a_residual_drawn_with_the_number_that_rejected_is_caught(monkeypatch):
-    def reused(judged):
+    def reused(judged, stream, node, candidate):
         opening, command = judged.session.opening, judged.task.block.command
+        stream = Stream.ACCEPT if stream is Stream.RESIDUAL else stream
+        counters = (opening.term, command.epoch, command.round, node, candidate)
+        return uniform(opening.seed, stream, *counters)
 
-        def number(stream, node, candidate):
-            stream = Stream.ACCEPT if stream is Stream.RESIDUAL else stream
-            counters = (opening.term, command.epoch, command.round, node, candidate)
-            return uniform(opening.seed, stream, *counters)
-
-        return number
-
-    monkeypatch.setattr(judging, "_uniforms", reused)
+    monkeypatch.setattr(judging.Judged, "number", reused)
     assert await p_value(STANDARD, 4_000) < ALARM
 
 
@@ -196,7 +192,7 @@ def a_bonus_instead_of_the_residual(rightly):
     def decided(judged, outcome):
         chained = judged.task.block.command.extends_round > 0
         if chained and not outcome.path and not outcome.all_accepted:
-            root = log_law(judged.logits[:1], judging.row_contexts(judged.session, judged.task)[:1])
+            root = log_law(judged.logits[:1], judging.row_contexts(judged)[:1])
             outcome = replace(outcome, law=root[0].double().exp())
         return rightly(judged, outcome)
 

@@ -379,3 +379,39 @@ async def test_they_fail_together(shared, caplog):
         assert str(await second.failure()) == "the core is broken"
     await until(lambda: sink.closed)
     assert isinstance(sink.closed[0], NoWorker)
+
+
+async def test_a_core_hears_in_the_middle_of_a_step_what_came_since_that_began():
+    class Hearing(FakeCore):
+        """Absorbs what has come while a step runs, and tells what it was."""
+
+        def __init__(self, emit):
+            super().__init__(emit)
+            self.heard = []
+
+        def step(self):
+            if not self.waiting:
+                return False
+            self.gate.wait()
+            before = len(self.handled)
+            self.emit.absorb()
+            self.heard.append([command for _, command in self.handled[before:]])
+            return super().step()
+
+    host = WorkerHost(Hearing, queue_limit=2)
+    host.start()
+    core, sink = host._core, Sink()
+    link = host.open_link(sink)
+    await host.submit(link, [open_verify()])
+    await sink.until(1)
+    core.gate.clear()
+    await host.submit(link, [block(1)])
+    await until(lambda: core.waiting)
+    late = [block(2, round=2), block(3, round=3), block(4, round=4)]
+    sending = asyncio.create_task(host.submit(link, late))
+    await asyncio.sleep(0.05)
+    core.gate.set()
+    await sink.until(5)
+    await sending
+    assert core.heard[0] == late[:2]
+    await host.stop()

@@ -43,6 +43,8 @@ class Counting:
         self.moments = 0
         self.answer = None
         """What is proposed instead."""
+        self.answers = {}
+        """The same, by handle."""
 
     def describe(self, worker):
         return worker
@@ -80,7 +82,8 @@ class Counting:
         kv = self.kv[ask.key]
         assert kv == list(ask.text[: len(kv)])
         self.kv[ask.key] = list(ask.text)
-        return self.answer or Proposed(t.DraftTree((len(ask.text),)))
+        said = self.answers.get(ask.key[1], self.answer)
+        return said or Proposed(t.DraftTree((len(ask.text),)))
 
 
 class Stated(Counting):
@@ -334,12 +337,29 @@ def test_what_a_text_left_behind_never_leaves():
 
 def test_a_tree_leaves_with_its_level(harness):
     harness = Harness(0.1)
-    harness.method.answer = Proposed(t.DraftTree((5, 6), parents=(-1, -1)))
-    harness.send(starting(), starting(2, window=0))
+    harness.method.answers[1] = Proposed(t.DraftTree((5, 6), parents=(-1, -1)))
+    harness.send(starting(1), starting(2, window=8))
     harness.core.step()
-    (row,) = drafts_of(harness.take())
+    row, other = drafts_of(harness.take())
     assert (row.tree.parents, row.final, row.name) == ((-1, -1), True, DraftName(1, 1))
+    assert (other.handle, other.final) == (2, False)
+    assert {row.handle for row in harness.run()} == {2}
+
+
+def test_what_an_ended_session_drafted_never_leaves():
+    harness = Harness(0.1)
+    harness.send(starting(1), starting(2))
+    harness.core.step()
+    harness.send(EndSession(1), starting(2, opening=2, window=0))
     assert harness.run() == []
+
+
+def test_all_methods_draft_in_each_level():
+    methods = {"a": Counting(), "b": Counting()}
+    worker = Worker(methods)
+    worker.send(starting(1, method="a"), starting(2, method="b"))
+    assert worker.core.step()
+    assert [len(method.asked) for method in methods.values()] == [1, 1]
 
 
 def test_that_nothing_follows_is_told(harness):

@@ -370,6 +370,11 @@ def test_a_smaller_window_keeps_the_tail_and_a_larger_one_goes_on():
     assert (output(session), session.room) == ([1, 2, 3, 4], 0)
     session.set_window(6)
     assert (session.due, session.room) == (True, 2)
+    session.absorb(Proposed(final=True))
+    session.set_window(5)
+    assert not session.due, "it said that nothing follows"
+    session.set_window(7)
+    assert session.due
 
 
 def test_what_the_target_said_is_kept_until_a_proposal_or_of_the_newest_steps():

@@ -23,7 +23,7 @@ def draft(tokens, before=(), name=N1, parents=None, hashed=None, **more):
 
 
 def opened(*said, first=0):
-    return Mailbox(first), Output((9, 9), said)
+    return Mailbox(first), Output([9, 9, *said], 2)
 
 
 def put(box, output, message, now=1.0):

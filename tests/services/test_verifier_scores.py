@@ -239,7 +239,7 @@ def test_a_failure_while_probabilities_are_made_is_one_sessions_own(monkeypatch)
     def broken(part, logits):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("services.verifier.core.prompt_scores", broken)
+    monkeypatch.setattr("services.verifier.core.score_rows", broken)
     table = Table()
     events = table.run(opening("fine", prompt=PROMPT), scoring())
     assert [type(event) for event in events if event.session == "s"] == [SessionFailed]

@@ -126,9 +126,12 @@ class FakeStore:
     def release(self, key: SessionKey, term: int) -> None:
         self.calls.append("release")
 
-    def commit(self, key, term, round, base_len, token_ids, record=b"", verifier="", end=None):
+    def commit(
+        self, key, term, round, base_len, token_ids, record=b"", verifier="", end=None, rounds=1
+    ):
         stored = StoredRound(term, round, base_len, len(token_ids), record)
         self.commits.append((stored, (tuple(token_ids), verifier, end)))
+        self.rounds_each = rounds
         return self._asked("commit")
 
     def finish(self, key, term, committed_len, reason, matched_stop=None):
@@ -267,6 +270,20 @@ async def test_steps_of_an_interval_are_one_commit_one_chunk_and_a_record_each()
     assert [record.emitted_tokens for record in delivery.rounds] == [3, 1]
     assert len(delivery.origins) == 4
     assert one.driver.totals.emitted_tokens == 4
+
+
+@led
+async def test_the_store_keeps_as_many_rounds_of_it_however_they_are_joined():
+    one = Led().begin().take(THE_LAW[0])
+    assert one.store.rounds_each == 1
+    plain = one.driver.stored_size
+    for _ in range(9):
+        position = len(one.driver.state.committed)
+        one.driver.took("v", [one.taken(7), one.taken(8, position=position + 1)])
+        await one.store.answer()
+    assert one.store.rounds_each == 3
+    records = sum(len(load_round(stored).records) for stored, _ in one.store.commits)
+    assert one.driver.stored_size - plain > 256 * (records - 1)
 
 
 @led

@@ -40,9 +40,9 @@ def test_a_list_without_a_rate_goes_on_as_often_right_as_it_was(tmp_path):
         ({"agreement": {"rate": 1.5}}, "agreement.rate"),
         ({"agreement": {}}, "agreement: a rate, or what each round accepted, is needed"),
         ({"agreement": {"accepted": [9]}}, "9 tokens of a round are not 1 to 6"),
+        ({"speed": 1}, "speed: Extra inputs are not permitted"),
         ({"agreement": {"rate": 0.7, "overlap": 0.8}}, "not within 0.008033 and 0.7, as it must"),
         ({"agreement": {"accepted": [1], "overlap": 0.1}}, "an overlap is of a rate"),
-        ({"speed": 1}, "speed: Extra inputs are not permitted"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_in_one_line(tmp_path, change, named):

@@ -257,7 +257,7 @@ class HypothesisCore:
         self._levels += 1
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
-        if self._levels >= self._levels_a_frame() or not self._due():
+        if self._levels >= self._levels_a_frame():
             self._send()
         return True
 

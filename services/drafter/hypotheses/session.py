@@ -244,7 +244,7 @@ class HypothesisSession:
                 return True
         if tree.token_ids:
             self._extend(tree, proposed.sources)
-        self._rests = self._rests or proposed.final
+        self._rests = proposed.final
         return False
 
     def _extend(self, tree: DraftTree, sources: bytes) -> None:

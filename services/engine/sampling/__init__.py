@@ -24,7 +24,9 @@ from services.engine.sampling.choices import (
     best,
     choose,
     choose_closely,
+    close_ones,
     coupled_best,
+    highest_logits,
     likeliest,
 )
 from services.engine.sampling.head import Head, PartHead, WholeHead, head_of
@@ -43,10 +45,12 @@ __all__ = [
     "best",
     "choose",
     "choose_closely",
+    "close_ones",
     "coupled_best",
     "draw",
     "forbids_all",
     "head_of",
+    "highest_logits",
     "kept_laws",
     "likeliest",
     "log_law",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from services.contract.types import VerifyMode
 from services.engine.sampling.head import Head, whole_head
-from services.engine.sampling.paths import Path, parts
-from services.engine.sampling.rows import RowContext
+from services.engine.sampling.paths import Path, parts, path_for
+from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 
 def choose(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None) -> list[int]:
@@ -51,6 +51,20 @@ def choose_closely(
         pairs = torch.stack((head.tokens(columns), close), -1).tolist()
         chosen += [(token, bool(near)) for token, near in pairs]
     return chosen
+
+
+def highest_logits(logits: Tensor) -> Tensor:
+    """What `choose` gives rows [R, V] of GREEDY in which nothing is edited, int64 [R]."""
+    return path_for(logits).first_largest(logits)
+
+
+def close_ones(logits: Tensor, chosen: Sequence[int], within: float) -> list[bool]:
+    """Whether each of these choices was near a tie, as `choose_closely` says."""
+    if not len(chosen):
+        return []
+    tokens = torch.tensor(chosen, device=logits.device)
+    near = path_for(logits).near(logits, tokens, within) & (tokens != NO_CHOICE)
+    return [bool(own) for own in near.tolist()]
 
 
 def best(

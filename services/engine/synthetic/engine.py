@@ -25,8 +25,10 @@ from services.engine.synthetic.spec import SyntheticSpec
 from services.engine.synthetic.vocabulary import VOCAB_SIZE, letters, make_tokenizer, signs
 from services.engine.synthetic.world import Place, World
 
-SURE = 100.0
-"""Logit of the token that is said, against 0: no temperature makes it unsure."""
+SURE = 1000.0
+"""Logit of the token that is said, against 0: no temperature makes it unsure.
+
+So large that the others' probabilities are 0: those that are nearly 0 are slow to work with."""
 NEVER = -1e4
 """Logit of a token without any chance."""
 MAX_CONTEXT = 1 << 17

@@ -40,7 +40,8 @@ class Taken(NamedTuple):
     arrived: float = 0.0
 
 
-NOTHING = Taken(DraftTree())
+NO_TREE = DraftTree()
+NOTHING = Taken(NO_TREE)
 
 
 class Mailbox:
@@ -104,22 +105,24 @@ class Mailbox:
     def put(self, draft: DraftRow, output: Output, now: float) -> bool:
         """Take a drafter's message in; whether the mailbox has changed."""
         name = draft.name
-        if name.opening < self.first or name < self.newest or not len(draft.tree):
+        if name.opening < self.first or name < self.newest:
             return False
+        if not len(draft.tree):
+            return draft.final and self._nothing_more(draft, len(output))
         if name == self.name and self.tokens:
             return self._append(draft, len(output), now)
         if draft.hash != output.hash_at(draft.position):
             return False
         before = self._state()
         self._hold(draft.tree, draft.reach, draft.sources, draft.draft_ms, now)
-        self.name, self.final = name, draft.final
+        self.name = name
         if draft.tree.parents is None and not draft.reach:
             self.end_hash = extend_hash(draft.hash, draft.tree.token_ids)
         self.follow(output.behind(draft.position))
         if not self.tokens:
             self._restore(before)
             return False
-        self.newest = name
+        self.newest, self.final = name, draft.final
         return True
 
     def propose(self, draft: LocalDraft, now: float) -> None:
@@ -128,6 +131,16 @@ class Mailbox:
         if len(draft.tree):
             self._hold(draft.tree, draft.reach, draft.sources, draft.draft_ms, now)
             self.final = True
+
+    def _nothing_more(self, draft: DraftRow, length: int) -> bool:
+        """An empty message: nothing follows what is held, or a newer draft is none at all."""
+        if draft.name == self.newest:
+            goes_on = draft.position == length + len(self.tokens) and draft.hash == self.end_hash
+            self.final = self.final or (goes_on and draft.name == self.name)
+            return self.final
+        self.clear()
+        self.newest, self.final = draft.name, True
+        return True
 
     def _append(self, draft: DraftRow, length: int, now: float) -> bool:
         tree = draft.tree
@@ -176,6 +189,7 @@ class Mailbox:
 
     def follow(self, said: Sequence[int]) -> None:
         """The output has grown by these tokens: keep what follows them, or nothing."""
+        self.final = False
         if not self.tokens or not said:
             return
         if self.parents is not None:
@@ -198,14 +212,10 @@ class Mailbox:
     def _descend(self, said: Sequence[int]) -> None:
         """Down the tree; of equal children the first one is the text, as where it is verified."""
         assert self.parents is not None
-        at = -1
-        for token in said:
-            children = [node for node, parent in enumerate(self.parents) if parent == at]
-            found = next((node for node in children if self.tokens[node] == token), None)
-            if found is None:
-                self.clear()
-                return
-            at = found
+        at = self._node_of(said)
+        if at is None:
+            self.clear()
+            return
         index = {at: -1}
         for node, parent in enumerate(self.parents):
             if parent in index and node > at:
@@ -258,9 +268,41 @@ class Mailbox:
             self.arrived,
         )
 
-    def next_level(self) -> DraftTree:
-        """The candidates for the token behind the output, without what is below them."""
-        return self.first_tokens(len(self.tokens), 1).tree
+    def next_level(self, said: Sequence[int] = ()) -> DraftTree:
+        """The candidates for the token behind `said`, without what is below them.
+
+        `said`: tokens that the output is about to grow by.
+        """
+        if self.parents is None:
+            at = len(said)
+            if self.tokens[:at] != [*said] or at >= len(self.tokens):
+                return NO_TREE
+            row = None if self.q is None else (self.q[at],)
+            return DraftTree((self.tokens[at],), None, row, self._proposal)
+        node = self._node_of(said)
+        children = [] if node is None else self._children(node)
+        if not children:
+            return NO_TREE
+        q = None
+        if self.q is not None:
+            q = (self.q[sorted(set(self.parents)).index(self.parents[children[0]])],)
+        tokens = tuple([self.tokens[child] for child in children])
+        parents = (-1,) * len(children)
+        return DraftTree(tokens, parents, q, self._proposal, self.without_replacement).normal()
+
+    def _node_of(self, said: Sequence[int]) -> int | None:
+        """The node that these tokens lead to; of equal children the first one; -1 = the text."""
+        at = -1
+        for token in said:
+            found = [node for node in self._children(at) if self.tokens[node] == token]
+            if not found:
+                return None
+            at = found[0]
+        return at
+
+    def _children(self, at: int) -> list[int]:
+        assert self.parents is not None
+        return [node for node, parent in enumerate(self.parents) if parent == at]
 
     def _nodes(self, count: int, room: int) -> Taken:
         """Of a tree; what is left out goes by places and depths alone."""

@@ -9,15 +9,15 @@ from services.contract.types import EMPTY_HASH, extend_hash
 
 
 class Output:
-    """What stands behind the first `start` tokens of `text`, which grows through `extend` alone."""
+    """What stands behind the first `start` tokens of `text`, which grows here alone."""
 
     __slots__ = ("hashes", "start", "text")
 
-    def __init__(self, prompt: Sequence[int], tokens: Sequence[int] = ()) -> None:
-        self.text = [*prompt]
-        self.start = len(self.text)
+    def __init__(self, text: list[int], start: int) -> None:
+        self.text = text
+        self.start = start
         self.hashes = array("Q", (EMPTY_HASH,))
-        self.extend(tokens)
+        self._hash(text[start:])
 
     def __len__(self) -> int:
         return len(self.text) - self.start
@@ -25,6 +25,9 @@ class Output:
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
         self.text += tokens
+        self._hash(tokens)
+
+    def _hash(self, tokens: Sequence[int]) -> None:
         hashed = self.hashes[-1]
         for token in tokens:
             hashed = extend_hash(hashed, (token,))

@@ -1,0 +1,282 @@
+"""A session's text, prompt and output, and how much of it is in K/V.
+
+What reads prompts, shares K/V and follows response formats knows no more of a session than this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from services.contract.types import ResolvedSampling, VerifyMode
+from services.engine.lending import Offer
+from services.engine.port import KVCache, Segment, SharedText
+from services.engine.sampling import History, wants_history
+from services.engine.structure import Compiled, Matcher, StructureError
+from services.scheduling.turns import Claim, exchange
+from services.verifier.types import Telling
+
+
+class Opening(Protocol):
+    """What opened a session, as far as its text is concerned."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """At least one token."""
+
+    @property
+    def mode(self) -> VerifyMode:
+        """How drafts are verified."""
+
+    @property
+    def sampling(self) -> ResolvedSampling:
+        """How tokens are chosen."""
+
+    @property
+    def seed(self) -> int:
+        """Of its random numbers."""
+
+    @property
+    def window(self) -> int:
+        """Most draft tokens in one step."""
+
+    @property
+    def cache_scope(self) -> str:
+        """Who may share its K/V; empty = nobody."""
+
+    @property
+    def fork_scope(self) -> str:
+        """The same among completions of one prompt."""
+
+    @property
+    def state_layers(self) -> tuple[int, ...]:
+        """The layers whose states are told."""
+
+    @property
+    def top_rows(self) -> int:
+        """How many of the target's likeliest tokens are told for each row of a draft."""
+
+    @property
+    def score_from(self) -> int:
+        """Above 0: only tokens of the prompt from here on are told of."""
+
+    @property
+    def priority(self) -> int:
+        """The lower, the sooner."""
+
+    @property
+    def traceparent(self) -> str:
+        """Of the span that it belongs to."""
+
+
+class FedText:
+    """A session of one link; the kinds of it say what becomes of the text.
+
+    `key`: the link, and the session's name there.
+    """
+
+    cache: KVCache
+
+    def __init__(
+        self,
+        key: tuple[int, Any],
+        opening: Opening,
+        given: Sequence[int],
+        now: float,
+        form: Compiled | None = None,
+        number: int = 0,
+    ) -> None:
+        """Without a cache: see `Caches.open`. `number` grows from session to session.
+
+        `given`: the output when it was opened. `form`: what its output is to be, where it has one.
+        """
+        self.key = key
+        self.opening, self.priority = opening, opening.priority
+        self.number = number
+        self.since = now
+        self.given = given
+        self.opened = False
+        """Whether the orchestrator was told that it is."""
+        self.filled = False
+        """Whether the text is in K/V, so that drafts can be verified."""
+        self.filled_at = math.inf
+        """When it was first; in seconds."""
+        self.shared: SharedText | None = None
+        """Its text in K/V, and what others may copy; None = it has no K/V."""
+        self.text = [*opening.prompt, *given]
+        self.scored = self._first_scored()
+        """Tokens of the prompt before it are told of, or were not asked for."""
+        self.offer: Offer | None = None
+        """What a drafter in this process may borrow."""
+        self.telling: Telling | None = None
+        """What of its layers' states was told, where they are told."""
+        self.history = _history(opening, given)
+        self.form = form
+        """What it waits for before a draft can be verified; its text is fed meanwhile."""
+        self.matcher: Matcher | None = None
+        """Keeps the output to its form; behind all of it from when `form` is None."""
+
+    # --- who waits --------------------------------------------------------------
+
+    @property
+    def tenant(self) -> Hashable:
+        """Equal for sessions of one tenant, as far as is known: itself, where nothing is."""
+        return self.opening.cache_scope or self.key
+
+    @property
+    def lent_as(self) -> Hashable:
+        """The name under which its K/V is lent."""
+        return self.key
+
+    @property
+    def claim(self) -> Claim:
+        """Its claim to room, and to be read."""
+        return Claim(self.tenant, self.priority, self.since)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could be in a step now."""
+        raise NotImplementedError
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has something for a step."""
+        return not self.preempted and (self.ready or not self.filled)
+
+    def near(self, _now: float) -> bool:
+        """Whether it has something for a step, or will have in a moment."""
+        return self.waits
+
+    # --- its form -----------------------------------------------------------------
+
+    @property
+    def heavy(self) -> bool:
+        """Whether following its form takes others' time, more than is usual."""
+        return self.matcher is not None and self.matcher.spending.heavy
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that it waits for is to follow its form, while that is heavy."""
+        follows = self.form is not None and self.form.done
+        return self.heavy and (self.ready or (self.filled and follows))
+
+    @property
+    def form_seconds(self) -> float:
+        """CPU time that following its form took since that was counted last."""
+        return 0.0 if self.matcher is None else self.matcher.spending.uncounted
+
+    def follow_text(self, seconds: float) -> bool:
+        """Follow the text to its form for so long; whether all of it is.
+
+        Raises StructureError for a text that is not of it, or takes too much.
+        """
+        assert self.matcher is not None
+        behind = self.given[self.matcher.length :]
+        if not self.matcher.advance(behind, seconds):
+            raise StructureError("what is committed is no beginning of what it allows")
+        return self.matcher.length == len(self.given)
+
+    # --- scores of the prompt -----------------------------------------------------
+
+    @property
+    def scoring(self) -> bool:
+        """Whether tokens of the prompt are still to be told of."""
+        return self.scored < len(self.opening.prompt)
+
+    @property
+    def most_cached(self) -> int:
+        """Tokens of the prompt that need not be fed: none whose row is told of."""
+        first = self._first_scored()
+        return first - (first < len(self.opening.prompt))
+
+    def forget_unscored(self) -> None:
+        """Of K/V that was copied, drop the rows that are still to be told of."""
+        if self.scoring:
+            self.cache.rollback(min(self.cache.length, self.scored - 1))
+
+    def scored_rows(self, share: int) -> int:
+        """How many of the next `share` tokens of its prefill tell of the one behind them."""
+        if not self.scoring:
+            return 0
+        return min(share, max(0, self.cache.length + share + 1 - self.scored))
+
+    def _first_scored(self) -> int:
+        """The first token of the prompt to tell of; the prompt's length: none.
+
+        What is committed came behind all that was asked for.
+        """
+        opening = self.opening
+        if opening.sampling.prompt_logprobs is None or self.given:
+            return len(opening.prompt)
+        return max(1, opening.score_from)
+
+    # --- K/V ------------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        """Its text is in K/V."""
+        self.filled, self.filled_at = True, min(now, self.filled_at)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether its text is to be fed now."""
+        return not self.filled and self.shared is not None and not self.shared.waits
+
+    @property
+    def preempted(self) -> bool:
+        """Whether it gave its K/V up, and waits for room."""
+        return self.shared is None
+
+    @property
+    def fed_length(self) -> int:
+        """Tokens of the text that K/V is to hold before a step: all but the last one."""
+        return len(self.text) - 1
+
+    @property
+    def prefill_left(self) -> int:
+        """Tokens to feed before a draft can be verified; none from then on."""
+        if self.filled:
+            return 0
+        return self.fed_length - (0 if self.preempted else self.cache.length)
+
+    def prompt_segment(self, share: int) -> Segment:
+        """The next `share` tokens of its prefill."""
+        start, scored = self.cache.length, self.scored_rows(share)
+        tokens = self.text[start : start + share]
+        return Segment(self.cache, tokens, logits_from=share - scored)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of K/V beyond which it cannot grow."""
+        opening = self.opening
+        if opening.score_from:
+            return len(opening.prompt)
+        return len(opening.prompt) + opening.sampling.max_tokens + opening.window
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens of K/V that the text and its next draft may take."""
+        return min(self.most_tokens, len(self.text) + self.next_block)
+
+    @property
+    def next_block(self) -> int:
+        """Rows that a draft may have behind the text's last token."""
+        ahead = len(self.offer.look_ahead) if self.offer is not None else 0
+        return self.opening.window + ahead
+
+
+Text = TypeVar("Text", bound=FedText)
+
+
+def by_seniority(sessions: Iterable[Text]) -> list[Text]:
+    """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
+    return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
+
+
+def _history(opening: Opening, given: Sequence[int]) -> History | None:
+    """Token counts for the penalties, where there are any."""
+    if not wants_history(opening.sampling):
+        return None
+    history = History(opening.prompt)
+    history.extend(given)
+    return history
