@@ -90,6 +90,7 @@ from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.scores import most_rows, score_rows, within
 from services.verifier.states import StateWatch
 
+PROTOCOL = 2
 MOST_REST = 0.25
 """Seconds after which whoever rests looks again, and tells who waits."""
 FOLLOWING = 5e-3
@@ -213,10 +214,12 @@ class RunningCore:
         session = RunningSession(key[0], opening, arrived, form, next(self._numbers))
         self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
-        self._states.open(session)
+        layers = opening.state_layers
         if opening.method and self._proposer is not None:
             self._proposer.open(key, opening)
             session.drafts_here = True
+            layers = self._proposer.needed_states(opening.method).layers
+        self._states.open(session, layers)
         # A text that is to be followed first waits for a step.
         (self._note_prefilled if opening.output else self._take_form)(session)
 
@@ -810,7 +813,11 @@ class RunningCore:
     def describe(self) -> WorkerDescription:
         """What this worker is."""
         structured = self._options.structures is not None
-        local = () if self._proposer is None else sorted(self._proposer.methods)
-        return describe(
-            self._engine, self._worker_id, self._options.version, structured, tuple(local)
+        local = () if self._proposer is None else self._proposer.capabilities
+        own = describe(self._engine, self._worker_id, self._options.version, structured)
+        return replace(
+            own,
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            capabilities=(*own.capabilities, *local),
         )
