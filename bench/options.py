@@ -56,6 +56,13 @@ class BenchOptions(Models):
     rejection_sample_methods: Words = option(
         "Rules to compare: standard, block, coupled; left out: AUTO.", ""
     )
+    protocol: int = option(
+        "What orchestrators and workers speak with each other; 2 is in the making.",
+        1,
+        variable=True,
+        ge=1,
+        le=2,
+    )
     num_candidates: int = option("Draft tokens per place.", 1, ge=1)
     num_speculative_tokens: int | None = option(
         "Most tokens drafted ahead; left out: the server's.", None, ge=1
@@ -177,7 +184,8 @@ class BenchOptions(Models):
             "pool": PLACES[place[0]] if place else self.pool,
         }
         models = {one.name: getattr(self, one.name) for one in fields(Models)}
-        return ClusterOptions(**{**models, **own}, pacings=self.served_pacings)
+        models |= {**own, "protocol": self.protocol}
+        return ClusterOptions(**models, pacings=self.served_pacings)
 
     @property
     def plain_all_cores(self) -> ClusterOptions | None:
@@ -195,6 +203,7 @@ class BenchOptions(Models):
             execution=self.execution,
             batch_invariant=self.batch_invariant,
             dtype=self.dtype,
+            protocol=self.protocol,
             drafters=0,
         )
 

@@ -100,7 +100,9 @@ async def _serve(settings: OrchestratorSettings) -> int:
         }
         subsetting = await _subsetting(settings, url, stack)
         discovery = asyncio.create_task(
-            discover(pool, WorkerRegistry(url), fixed, registry_away, subsetting),
+            discover(
+                pool, WorkerRegistry(url), fixed, registry_away, subsetting, settings.protocol
+            ),
             name="discovery",
         )
         stack.push_async_callback(end, discovery)
@@ -224,6 +226,7 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
     return WorkerPool(
         settings.orchestrator_id,
         model=settings.model,
+        protocol=settings.protocol,
         limits=limits,
         dialing=settings.dialing(),
         on_states=recorder.states,

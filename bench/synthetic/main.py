@@ -25,6 +25,7 @@ class Synthetic:
     delays: Mapping[str, float]
     ways: list[Way]
     schedule: Schedule
+    protocol: int
 
     @classmethod
     def of(cls, options: BenchOptions) -> Synthetic:
@@ -38,13 +39,15 @@ class Synthetic:
         drawn = bool(rules) or scenario.spec.laws is not None
         sampling = {"max_tokens": scenario.tokens, "temperature": 1.0 if drawn else 0.0}
         schedule = Worlds((), options.repeats, options.concurrency, sampling)
-        return cls(scenario, parse_delays(options.delay_ms), chosen, schedule)
+        delays = parse_delays(options.delay_ms)
+        return cls(scenario, delays, chosen, schedule, options.protocol)
 
     @asynccontextmanager
     async def served(self, report: Callable[[str], None]) -> AsyncIterator[list[Configuration]]:
         """Every way to decode. Raises StartError."""
         with Network(self.delays) as network:
-            async with served(self.ways, self.scenario.spec, network.before, report) as each:
+            spec, change = self.scenario.spec, network.before
+            async with served(self.ways, spec, change, report, self.protocol) as each:
                 yield each
 
     def setting(self) -> dict[str, object]:
@@ -60,6 +63,7 @@ class Synthetic:
             **({"published, ms/token": dict(published)} if published else {}),
             **({"accepted by shared noise": round(spec.laws.coupled, 4)} if spec.laws else {}),
             "network_ms_each_way": dict(self.delays),
+            "protocol": self.protocol,
             "tokens": self.scenario.tokens,
             "temperature": self.schedule.sampling["temperature"],
             "repeats": self.schedule.repeats,

@@ -76,6 +76,7 @@ async def served(
     spec: SyntheticSpec,
     change: Callable[[ProcessSpec], ProcessSpec],
     report: Callable[[str], None],
+    protocol: int = 1,
 ) -> AsyncIterator[list[Configuration]]:
     """Start every process, as `change` wants it, and end them all on the way out.
 
@@ -88,7 +89,7 @@ async def served(
         redis = await stack.enter_async_context(EmbeddedRedis(append_only=True))
         supervisor = Supervisor(report, grace=STOP_SECONDS)
         stack.push_async_callback(supervisor.stop)
-        options = ClusterOptions(target="", synthetic=file)
+        options = ClusterOptions(target="", synthetic=file, protocol=protocol)
         site = Site(os.getpid(), folder, redis.url, available_cores())
         workers = worker_specs(options, site)
         await supervisor.start([change(one) for one in workers])

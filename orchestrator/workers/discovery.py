@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from services.contract.errors import StoreError
 from services.contract.types import Role
 from services.runtime.outage import Outage
 from services.runtime.registry import RegisteredWorker, WorkerRegistry
+
+log = logging.getLogger(__name__)
 
 DISCOVER_EVERY = 0.5
 """Seconds."""
@@ -35,13 +38,16 @@ async def discover(
     fixed: Mapping[Role, Collection[str]],
     away: Outage,
     subsetting: Subsetting | None = None,
+    protocol: int = 1,
 ) -> None:
     """Keep the pool's addresses equal to `fixed` and the registry's, until cancelled.
 
+    Of those in the registry it takes the ones that speak `protocol`.
     While the registry is away links go on without it.
     """
     workers: Sequence[RegisteredWorker] = ()
     peers: Sequence[Member] = ()
+    speakers = Speakers(protocol)
     while True:
         pause = DISCOVER_EVERY
         try:
@@ -53,13 +59,44 @@ async def discover(
             listed = others = None
             away.begin()
         if listed is not None:
-            workers, pause = listed, max(pause, PAUSE_FOR_EACH * len(listed))
+            workers, pause = speakers.among(listed), max(pause, PAUSE_FOR_EACH * len(listed))
         if others is not None:
             peers = others
         if listed is not None or others is not None:
             for role in fixed:
                 tell(pool, role, fixed[role], workers, subsetting, peers)
         await asyncio.sleep(pause)
+
+
+class Speakers:
+    """Workers that speak a protocol; the others are told of once."""
+
+    def __init__(self, protocol: int) -> None:
+        self._protocol = protocol
+        self._told: set[str] = set()
+
+    def among(self, listed: Sequence[RegisteredWorker]) -> Sequence[RegisteredWorker]:
+        """Those of a list."""
+        known = [one for one in listed if self._speaks(one)]
+        others = {one.address: one for one in listed if not self._speaks(one)}
+        for address in others.keys() - self._told:
+            worker = others[address].description
+            log.warning(
+                "%s %s at %s is for orchestrators of another protocol: it speaks %d to %d, and "
+                "this one %d",
+                worker.role.value,
+                worker.worker_id,
+                address,
+                worker.protocol_min,
+                worker.protocol_max,
+                self._protocol,
+            )
+        self._told = set(others)
+        return known
+
+    def _speaks(self, one: RegisteredWorker) -> bool:
+        worker = one.description
+        return worker.protocol_min <= self._protocol <= worker.protocol_max
 
 
 def tell(

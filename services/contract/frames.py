@@ -188,6 +188,7 @@ def step_frame(
     `windows`: how far a drafter is to be ahead of each from now on; empty = no change.
     """
     chains = all(not own.path for own in brought)
+    named = any(own.name != NO_NAME for own in brought)
     accepted_all = all(not own.path and len(own.judged) == own.accepted for own in brought)
     return StepFrame(
         frame.step,
@@ -208,8 +209,8 @@ def step_frame(
         else pack("I", chain.from_iterable([own.judged for own in brought])),
         paths=b"" if chains else pack("H", chain.from_iterable(map(_path, brought))),
         ends=bytes([own.end for own in brought]),
-        draft_openings=_some("I", [own.name.opening for own in brought]),
-        draft_numbers=_some("I", [own.name.number for own in brought]),
+        draft_openings=pack("I", [own.name.opening for own in brought]) if named else b"",
+        draft_numbers=pack("I", [own.name.number for own in brought]) if named else b"",
         draft_ms=_some("f", [own.draft_ms for own in brought]),
         age_ms=_some("f", [own.age_ms for own in brought]),
         queue_ms=_some("f", [own.queue_ms for own in brought]),

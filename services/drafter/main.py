@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Any
 
-from services.contract.types import DrafterCommand, DrafterEvent, Role
+from services.contract.types import Role
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
 from services.runtime.core_thread import CoreThread
-from services.runtime.host import Emit, WorkerHost
+from services.runtime.host import Emit, WorkerCore, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
 from services.runtime.tree_handover import Handover
@@ -39,24 +40,26 @@ def make_host(
     tracer: StepTracer | None = None,
     thread: CoreThread | None = None,
     handover: Handover | None = None,
-) -> WorkerHost[DrafterCommand, DrafterEvent]:
+) -> WorkerHost[Any, Any]:
     """The host of a core with these methods, not started.
 
     `thread`: one to share with a verifier, `handover`: what they leave to each other.
     """
     on_states = tracer.on_states("drafter") if tracer is not None else None
+    both: dict[str, Any] = {
+        "worker_id": settings.worker_id,
+        "version": version("paceline"),
+        "max_window": settings.max_window,
+        "lengthen": settings.lengthen,
+        "on_step": tracer.on_step("drafter") if tracer is not None else None,
+        "on_states": on_states,
+    }
 
-    def make_core(emit: Emit) -> DrafterCore:
-        return DrafterCore(
-            drafters,
-            emit=emit,
-            worker_id=settings.worker_id,
-            version=version("paceline"),
-            max_window=settings.max_window,
-            lengthen=settings.lengthen,
-            handover=handover,
-            on_step=tracer.on_step("drafter") if tracer is not None else None,
-            on_states=on_states,
-        )
+    def make_core(emit: Emit) -> WorkerCore[Any]:
+        if settings.protocol == 1:
+            return DrafterCore(drafters, emit=emit, handover=handover, **both)
+        from services.drafter.hypotheses.core import HypothesisCore
+
+        return HypothesisCore(drafters, emit=emit, **both)
 
     return WorkerHost(make_core, thread=thread, on_states=on_states)

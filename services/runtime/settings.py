@@ -38,6 +38,13 @@ class ServingSettings(Settings):
         description="availability zone, of which orchestrators prefer the workers where they take "
         "a subset; left out: not known",
     )
+    protocol: int = Field(
+        1,
+        ge=1,
+        le=2,
+        description="what orchestrators and workers speak with each other; 2 is in the making, and "
+        "all of a cluster must speak it",
+    )
     reflection: bool = Field(False, description="serve gRPC reflection")
     insecure: bool = Field(
         False,

@@ -48,18 +48,20 @@ Names = Set[str | int]
 def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     """What goes now, with about `most` bytes of states, and what after it.
 
-    Each session's messages keep their order. Those of sessions without states go first. A frame
-    goes in two parts where what it says of some sessions has to wait.
+    Each session's messages keep their order. Those of sessions without states go first, and so
+    does what frames say of them.
     """
     laden = set[str | int]().union(*map(_laden, messages))
-    now = [message for message in messages if laden.isdisjoint(_sessions(message))]
+    now: list[M] = []
+    bound: list[M] = []
+    for message in messages:
+        free, tied = _parted(message, laden)
+        now += free
+        bound += tied
     later: list[M] = []
     behind: set[str | int] = set()
-    for message in messages:
-        own = _sessions(message)
-        if laden.isdisjoint(own):
-            continue
-        waits = (own & behind) | (_laden(message) if most <= 0 else set())
+    for message in bound:
+        waits = (_sessions(message) & behind) | (_laden(message) if most <= 0 else set())
         behind |= waits
         goes, stays = _parted(message, waits)
         most -= sum(map(state_bytes, goes))
@@ -68,17 +70,17 @@ def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     return now, later
 
 
-def _parted(message: Any, waits: Names) -> tuple[list[Any], list[Any]]:
-    """What of a message goes, and what of it stays."""
-    if not waits:
+def _parted(message: Any, some: Names) -> tuple[list[Any], list[Any]]:
+    """A message in two: what is of others, and what of these sessions; who stood out once."""
+    own = _sessions(message)
+    if own.isdisjoint(some):
         return [message], []
-    if not isinstance(message, StepFrame) or waits >= _sessions(message):
+    if own <= some:
         return [], [message]
     each = list(enumerate(message.every_handle()))
-    stays = select_steps(message, [place for place, handle in each if handle in waits])
-    goes = select_steps(message, [place for place, handle in each if handle not in waits])
-    # Who stood out is told once.
-    return [goes], [replace(stays, stood_out=())]
+    others = select_steps(message, [place for place, handle in each if handle not in some])
+    these = select_steps(message, [place for place, handle in each if handle in some])
+    return [others], [replace(these, stood_out=())]
 
 
 def _sessions(message: object) -> Names:

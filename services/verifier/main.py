@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from services.contract.errors import StartError
 from services.contract.types import Role, VerifierCommand, VerifierEvent
 from services.engine import start
 from services.engine.lending import Lending
@@ -95,6 +96,9 @@ def make_host(
         on_states=tracer.on_states("verifier") if tracer is not None else None,
         on_choices=tracer.on_choices(engine.model_id, engine.dtype) if tracer is not None else None,
     )
+
+    if settings.protocol > 1:
+        raise StartError("protocol: a verifier of protocol 2 is in the making")
 
     def make_core(emit: Emit) -> VerifierCore:
         return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)

@@ -1,6 +1,6 @@
 """What discovery tells the pool."""
 
-from orchestrator.workers.discovery import Subsetting, tell
+from orchestrator.workers.discovery import Speakers, Subsetting, tell
 from orchestrator.workers.subset import Member
 from services.contract.types import Role, WorkerDescription
 from services.runtime.registry import RegisteredWorker
@@ -49,3 +49,20 @@ def test_workers_of_the_settings_are_connected_beside_the_subset():
     assert outside in pool.near
     assert len(pool.near) == 5
     assert outside not in pool.beyond.values()
+
+
+def test_workers_of_another_protocol_are_left_out_and_told_of_once(caplog):
+    both = [
+        RegisteredWorker(
+            WorkerDescription(f"w{own}", Role.VERIFIER, protocol_min=own, protocol_max=own),
+            f"h:{own}",
+        )
+        for own in (1, 2)
+    ]
+    for protocol in (1, 2):
+        speakers = Speakers(protocol)
+        caplog.clear()
+        for _ in range(3):
+            assert list(speakers.among(both)) == [both[protocol - 1]]
+        [told] = caplog.messages
+        assert f"it speaks {3 - protocol} to {3 - protocol}, and this one {protocol}" in told

@@ -129,7 +129,8 @@ async def test_the_sessions_of_a_worker_that_is_gone_are_told_of_by_their_handle
 
 async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or_both_together():
     pool = WorkerPool("o", protocol=2, make_link=NotedLink)
-    await connected(pool, Role.DRAFTER, "model", "graph")
+    await connected(pool, Role.DRAFTER, "model")
+    await connected(pool, Role.DRAFTER, "graph")
     assert pool.methods() == ("model", "graph")
     await connected(pool, Role.VERIFIER, "ngram+eagle")
     assert pool.methods() == ("ngram", "eagle", "model", "graph")

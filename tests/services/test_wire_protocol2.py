@@ -27,6 +27,7 @@ from services.contract.frames import (
     grants,
     pack,
     step_frame,
+    step_rows,
 )
 from services.contract.types import DraftTree, LogprobRow, Proposal, SparseRow
 from services.contract.wire import MESSAGE_BYTES
@@ -86,6 +87,13 @@ def test_a_batch_arrives_in_its_order_by_kind(name, data):
         if (isinstance(one, kind) if kind else not isinstance(one, frames))
     ]
     assert sent(codec, way, batch) == wanted
+
+
+def test_the_first_draft_of_an_opening_may_be_judged():
+    row = StepRow(1, 1, 0, (5, 6), 1, (5,), name=DraftName(1, 0))
+    frame = step_frame(StepFrame(1), [row])
+    assert sent(VERIFIER_LINK_2, "response", [frame]) == [frame]
+    assert list(step_rows(frame)) == [row]
 
 
 @given(hellos)
