@@ -38,6 +38,7 @@ from services.contract.frames import (
 from services.contract.states import Fate
 from services.contract.types import FailureReason, Progress, Proposal, WorkerDescription
 from services.contract.worker_messages import (
+    PROTOCOL,
     EndSession,
     PromptScores,
     SessionGone,
@@ -788,6 +789,7 @@ class RunningCore:
         """What this worker is."""
         structured = self._options.structures is not None
         local = () if self._proposer is None else sorted(self._proposer.methods)
-        return describe(
+        own = describe(
             self._engine, self._worker_id, self._options.version, structured, tuple(local)
         )
+        return replace(own, protocol_min=PROTOCOL, protocol_max=PROTOCOL)
