@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
+from services.contract.states import StateShape
 from services.contract.types import DraftTree
 from services.contract.worker_messages import StartVerify
 
@@ -44,8 +45,11 @@ class Proposer(Protocol):
     """Drafts for a verifier's sessions. Keys are (link, handle)."""
 
     @property
-    def methods(self) -> frozenset[str]:
-        """The methods that it knows."""
+    def capabilities(self) -> tuple[str, ...]:
+        """That these methods are here, and what they are able to."""
+
+    def needed_states(self, method: str, /) -> StateShape:
+        """The target's states that a method, or several joined by commas, drafts from."""
 
     def open(self, key: Hashable, opening: StartVerify, /) -> None:
         """A session has begun, or begun anew. Raises what refuses the session."""

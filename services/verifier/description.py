@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from services.contract.types import (
@@ -13,7 +12,6 @@ from services.contract.types import (
     TOKEN_LIMITS,
     Role,
     WorkerDescription,
-    local_capability,
 )
 from services.engine.port import Capability, Engine, HiddenStates
 
@@ -26,15 +24,11 @@ def states_of(engine: Engine) -> HiddenStates | None:
 
 
 def describe(
-    engine: Engine,
-    worker_id: str,
-    version: str = "",
-    structured: bool = False,
-    local: Sequence[str] = (),
+    engine: Engine, worker_id: str, version: str = "", structured: bool = False
 ) -> WorkerDescription:
     """The description of a verifier that runs `engine`.
 
-    `structured`: it serves outputs of a given form. `local`: methods that it drafts by itself.
+    `structured`: it serves outputs of a given form.
     """
     trees = ("tree",) if Capability.TREES in engine.capabilities else ()
     formats = (RESPONSE_FORMAT, *LATER_FORMATS) if structured else ()
@@ -50,15 +44,7 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(
-            *trees,
-            *RULES,
-            *formats,
-            TOKEN_LIMITS,
-            *states,
-            SCORES,
-            *map(local_capability, local),
-        ),
+        capabilities=(*trees, *RULES, *formats, TOKEN_LIMITS, *states, SCORES),
         dtype=engine.dtype,
         hidden_width=0 if watched is None else watched.hidden_width,
         hidden_layers=0 if watched is None else watched.num_layers,

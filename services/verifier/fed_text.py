@@ -111,6 +111,8 @@ class FedText:
         """What a drafter in this process may borrow."""
         self.telling: Telling | None = None
         """What of its layers' states was told, where they are told."""
+        self.most_tokens = _most_tokens(opening)
+        """Tokens of K/V beyond which it cannot grow."""
         self.history = _history(opening, given)
         self.form = form
         """What it waits for before a draft can be verified; its text is fed meanwhile."""
@@ -246,14 +248,6 @@ class FedText:
         return Segment(self.cache, tokens, logits_from=share - scored)
 
     @property
-    def most_tokens(self) -> int:
-        """Tokens of K/V beyond which it cannot grow."""
-        opening = self.opening
-        if opening.score_from:
-            return len(opening.prompt)
-        return len(opening.prompt) + opening.sampling.max_tokens + opening.window
-
-    @property
     def next_tokens(self) -> int:
         """Tokens of K/V that the text and its next draft may take."""
         return min(self.most_tokens, len(self.text) + self.next_block)
@@ -271,6 +265,12 @@ Text = TypeVar("Text", bound=FedText)
 def by_seniority(sessions: Iterable[Text]) -> list[Text]:
     """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
     return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
+
+
+def _most_tokens(opening: Opening) -> int:
+    if opening.score_from:
+        return len(opening.prompt)
+    return len(opening.prompt) + opening.sampling.max_tokens + opening.window
 
 
 def _history(opening: Opening, given: Sequence[int]) -> History | None:

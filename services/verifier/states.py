@@ -49,9 +49,12 @@ class StateWatch:
         self._refused: tuple[int, ...] = ()
         self._sessions: set[FedText] = set()
 
-    def open(self, session: FedText) -> None:
-        """Tell a session's states from now on, if it asks for them and they can be had."""
-        layers = session.opening.state_layers
+    def open(self, session: FedText, layers: tuple[int, ...] | None = None) -> None:
+        """Tell a session's states from now on, if they can be had.
+
+        `layers`: which; None = those that it asks for.
+        """
+        layers = session.opening.state_layers if layers is None else layers
         if layers and self._watches(layers):
             session.telling = Telling()
             self._sessions.add(session)

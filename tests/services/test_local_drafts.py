@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.contract.errors import InvalidRequest, StartError
-from services.contract.frames import DraftName, draft_key
+from services.contract.frames import DraftName, StepFrame, draft_key, step_rows
 from services.contract.states import NO_STATES, StateShape
-from services.contract.worker_messages import StartVerify
+from services.contract.worker_messages import SessionStarted, StartVerify
 from services.drafter.local import LocalProposer
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -26,6 +26,8 @@ from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from services.runtime.proposer import LocalAsk, Proposer
 from services.runtime.step_records import StepEntry
+from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
 from tests.services.drafter_kit import (
     EXACT,
     PROMPT,
@@ -35,6 +37,7 @@ from tests.services.drafter_kit import (
     plain_text,
     real_engine,
 )
+from tests.services.running_bench import Fixed
 from tests.services.test_drafter_keys import recorded
 from tests.tries import tries
 
@@ -442,3 +445,75 @@ def test_a_look_ahead_may_ride_on_the_verifiers_forwards():
     rows[range(soft), [5, 6, 7]] = 9.0
     lender.offer.ahead = Ahead(len(lender.text), rows)
     assert lender.verifier.tokens(room=2) == [5, 6]
+
+
+# --- in a verifier that runs -------------------------------------------------------
+
+
+def written(method, mode, candidates=1):
+    """Two sessions of a verifier that drafts by itself: outputs, drafted tokens taken, steps."""
+    engine = real_engine(threads=1)
+    engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+    lending, outputs, taken, steps = Lending(), {1: [], 2: []}, 0, 0
+    drafters = METHODS[method](engine, Borrowing(lending, engine))
+    events = []
+    core = RunningCore(
+        engine,
+        emit=lambda _, event: events.append(event),
+        worker_id="v",
+        options=VerifierOptions(lending=lending),
+        pacing=Fixed(),
+        proposer=LocalProposer(drafters),
+    )
+    for handle in outputs:
+        own = {"method": ",".join(drafters), "mode": mode, "depth": 6, "max_tokens": 30}
+        own |= {"num_candidates": candidates, "temperature": 1.0}
+        core.handle(1, starting(PROMPT[handle:], handle, session_id=f"s{handle}", **own))
+    while core.step():
+        steps += 1
+    for event in events:
+        assert isinstance(event, SessionStarted | StepFrame), event
+        for row in step_rows(event) if isinstance(event, StepFrame) else ():
+            outputs[row.handle] += row.tokens
+            taken += row.accepted
+    return engine, outputs, taken, steps
+
+
+METHODS = {
+    "copies": lambda *_: {"ngram": NgramDrafter()},
+    "model": lambda *_: {"model": ModelDrafter(real_engine(threads=1))},
+    "skip": lambda engine, borrowing: {"skip": skipping(engine, borrowing)},
+    "look-ahead": lambda engine, borrowing: {"lookahead": looking_ahead(engine, borrowing)},
+    "both": lambda engine, borrowing: {
+        "ngram": NgramDrafter(),
+        "skip": skipping(engine, borrowing),
+    },
+}
+LEAST = {"copies": 0, "model": 45, "skip": 5, "look-ahead": 25, "both": 5}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mode", EXACT)
+def test_what_a_verifier_drafts_by_itself_leaves_the_text_as_it_is(method, mode):
+    engine, outputs, taken, steps = written(method, mode)
+    sampling = t.ResolvedSampling(temperature=1.0)
+    for handle, output in outputs.items():
+        assert output == plain_text(engine, PROMPT[handle:], 30, mode, sampling)
+    assert taken >= LEAST[method]
+    assert steps <= 30
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_trees_of_its_own_leave_the_text_as_it_is(mode):
+    engine, outputs, taken, _ = written("model", mode, candidates=2)
+    sampling = t.ResolvedSampling(temperature=1.0)
+    assert outputs[1] == plain_text(engine, PROMPT[1:], 30, mode, sampling)
+    assert taken >= 25
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mode", SAMPLED)
+def test_drawn_drafts_of_its_own_are_taken(method, mode):
+    _, outputs, taken, _ = written(method, mode)
+    assert [len(output) for output in outputs.values()] == [30, 30]
+    assert taken >= LEAST[method]

@@ -7,6 +7,7 @@ import torch
 
 from services.contract import types as t
 from services.contract.frames import StepEnd, StepFrame, WaitReason
+from services.contract.states import StateShape
 from services.contract.types import FailureReason
 from services.contract.worker_messages import (
     EndSession,
@@ -566,7 +567,8 @@ def test_states_are_told_of_each_token_once():
 class Knows:
     """Proposes what the target says."""
 
-    methods = frozenset({"known"})
+    capabilities = ("local:known", "known:tree")
+    layers = ()
 
     def __init__(self):
         self.asked, self.opened, self.closed = [], [], []
@@ -576,6 +578,9 @@ class Knows:
 
     def close(self, key):
         self.closed.append(key)
+
+    def needed_states(self, method):
+        return StateShape(self.layers)
 
     def propose(self, asks):
         self.asked.append(asks)
@@ -605,7 +610,29 @@ def test_a_local_method_drafts_in_the_step_without_any_message():
     assert len(set(keys)) == len(keys)
     table.run(EndSession(1), EndSession(2))
     assert (proposer.opened, proposer.closed) == ([((1, 1), "known")], [(1, 1)])
-    assert "local:known" in table.core.describe().capabilities
+    told = table.core.describe()
+    assert told.capabilities[-2:] == ("local:known", "known:tree")
+    assert (told.protocol_min, told.protocol_max) == (2, 2)
+
+
+def test_a_local_method_is_anchored_at_the_states_that_it_needs():
+    class Anchored(Knows):
+        layers = (1, 3)
+
+        def __init__(self):
+            super().__init__()
+            self.places = []
+
+        def anchor(self, key, position, states):
+            width = 2 * len(self.layers) * FakeEngine.hidden_width
+            self.places += range(position, position + len(states) // width)
+
+    proposer = Anchored()
+    table = Running(proposer=proposer)
+    events = table.run(start(method="known"))
+    assert proposer.places == list(range(len(PROMPT) + 40 - 1))
+    assert not of_kind(TextStates, events)
+    assert not any(row.states for row in table.rows_of(events))
 
 
 def test_a_drafters_draft_comes_before_one_of_the_verifiers_own():

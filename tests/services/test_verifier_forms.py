@@ -10,8 +10,8 @@ from services.contract import types as t
 from services.contract.errors import Overloaded
 from services.drafter.methods.model.forms import form_of
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.structure import Compiled, StructureError, Structures, TooCostly
-from services.grammar.spending import LIGHT, OUTPUTS, Allowance, Spending
+from services.engine.structure import Compiled, StructureError, Structures
+from services.grammar.spending import LIGHT, OUTPUTS, Allowance
 from services.grammar.vetting import Bounds, Vetting
 from services.runtime.host import WorkerHost
 from services.verifier.core import VerifierCore
@@ -20,6 +20,7 @@ from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.fakes import Sink
+from tests.services.forms_kit import Anything, Compiler
 from tests.services.verifier_bench import PROMPT, Table, Timed, block, opening
 from tests.waiting import until
 
@@ -28,71 +29,6 @@ ENDLESS = t.ResponseFormat(
     t.FormatKind.JSON_SCHEMA,
     (json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24)]}),),
 )
-
-
-class Anything:
-    """In place of a `Matcher`: allows all."""
-
-    def __init__(self, each=0.0, allowance=OUTPUTS, clock=None):
-        """A mask, or a token of a text that is followed, takes `each` seconds of the `clock`."""
-        self.length = 0
-        self._each, self._clock = each, clock
-        self.spending = Spending(allowance, self._now)
-
-    def _now(self):
-        return self._clock.now if self._clock is not None else 0.0
-
-    def _work(self):
-        if self.spending.over:
-            raise TooCostly("too much")
-        self.spending.add(self._each)
-        if self._clock is not None:
-            self._clock.now += self._each
-
-    def extend(self, tokens):
-        self.length += len(tokens)
-        return True
-
-    def advance(self, tokens, seconds):
-        began = self._now()
-        for _ in tokens:
-            self._work()
-            self.length += 1
-            if self._now() - began >= seconds:
-                break
-        return True
-
-    def mask(self, path):
-        self._work()
-
-    def must_end(self, path):
-        return False
-
-
-class Compiler:
-    """In place of `Structures`: the test says when a format is compiled."""
-
-    def __init__(self):
-        self.asked = []
-        self.full = False
-        self.matcher = Anything
-
-    def compiled(self, wanted, owner=""):
-        if self.full:
-            raise Overloaded("too many")
-        self.asked.append((wanted, owner, Compiled()))
-        return self.asked[-1][2]
-
-    def follow(self, compiled, start=None, *, lenient=False):
-        compiled.matcher.result()
-        return self.matcher()
-
-    def finish(self, number=-1, error=None):
-        matcher = self.asked[number][2].matcher
-        if error is None:
-            matcher.set_result(None)
-        else:
-            matcher.set_exception(error)
 
 
 @pytest.fixture

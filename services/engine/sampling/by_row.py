@@ -25,6 +25,9 @@ _Row = NDArray[np.float32]
 _Ids = NDArray[np.int64]
 _Words = NDArray[np.uint32]
 
+_AT_ONCE = 1 << 17
+"""Scores that are compared at once."""
+
 _FEW = 128
 """So few tokens are worked out exactly at once."""
 
@@ -59,10 +62,17 @@ def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> 
 
 def near(scores: Tensor, chosen: Tensor, within: float) -> Tensor:
     """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
-    table, columns = scores.numpy(), chosen.tolist()
-    each = zip(table, columns, strict=True)
-    found = [np.count_nonzero(row >= row[column] - within) > 1 for row, column in each]
-    return torch.tensor(found)
+    table = scores.numpy()
+    least = np.take_along_axis(table, chosen.numpy()[:, None], -1) - np.float32(within)
+    # No more of them at once than the cache holds.
+    size = max(1, _AT_ONCE // table.shape[-1])
+    counts = [
+        np.count_nonzero(table[i : i + size] >= least[i : i + size], axis=-1)
+        for i in range(0, len(table), size)
+    ]
+    return (
+        torch.from_numpy(np.concatenate(counts) > 1) if counts else torch.zeros(0, dtype=torch.bool)
+    )
 
 
 def close_race(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _MASK = (1 << 64) - 1
 
@@ -43,6 +44,7 @@ def agreements(accepted: Sequence[int], drafted: int) -> tuple[bool, ...]:
     return tuple(places)
 
 
+@lru_cache(maxsize=1 << 14)
 def mixed(*numbers: int) -> int:
     """64 bits that look random and depend on the numbers alone (splitmix64; Steele et al. 2014)."""
     state = 0

@@ -44,14 +44,19 @@ class PlaceCache(BudgetedCache):
 
     def say(self, tokens: Sequence[int], placed: Placed[Self], world: World) -> list[Place]:
         """The place after each token of a segment that goes where `placed` says."""
-        said = self._places[:]
+        before = self._places
+        said: list[Place] = []
+        parents = placed.parents
+        at = before[placed.past - 1] if placed.past else Place()
         for index, token in enumerate(tokens, placed.past):
-            before = index - 1
-            if placed.parents is not None:
-                parent = placed.parents[index - placed.base]
-                before = placed.base - 1 if parent < 0 else placed.base + parent
-            said.append((said[before] if before >= 0 else Place()).then(token, world))
-        return said[placed.past :]
+            if parents is not None:
+                parent = parents[index - placed.base]
+                place = placed.base - 1 if parent < 0 else placed.base + parent
+                new = place - placed.past
+                at = said[new] if new >= 0 else before[place] if place >= 0 else Place()
+            at = at.then(token, world)
+            said.append(at)
+        return said
 
     def append(self, said: Sequence[Place], placed: Placed[Self]) -> None:
         """Hold what `say` gave."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.engine.synthetic.agreement import Agreement, mixed
 from services.engine.synthetic.vocabulary import START_ID
@@ -41,8 +42,7 @@ class World:
         return mixed(world, position) % len(self.letters)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The end of a text: which world it is of, and what comes next there.
 
     `position`: of the next token in the output; `right`: what stands of the output is

@@ -38,6 +38,7 @@ from services.contract.frames import (
 from services.contract.states import Fate
 from services.contract.types import FailureReason, Progress, Proposal, WorkerDescription
 from services.contract.worker_messages import (
+    PROTOCOL,
     EndSession,
     PromptScores,
     SessionGone,
@@ -74,6 +75,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.running.deciding import decide_turns
+from services.verifier.running.mailbox import NOTHING
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.telling import (
     logprobs,
@@ -212,10 +214,12 @@ class RunningCore:
         session = RunningSession(key[0], opening, arrived, form, next(self._numbers))
         self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
-        self._states.open(session)
+        layers = opening.state_layers
         if opening.method and self._proposer is not None:
             self._proposer.open(key, opening)
             session.drafts_here = True
+            layers = self._proposer.needed_states(opening.method).layers
+        self._states.open(session, layers)
         # A text that is to be followed first waits for a step.
         (self._note_prefilled if opening.output else self._take_form)(session)
 
@@ -286,6 +290,7 @@ class RunningCore:
     def step(self) -> bool:
         """One forward for every session with something to do; False = nothing to do."""
         self._prepare()
+        began = self._options.clock()
         turns = self._take_turns()
         turns += self._take_prompts(turns)
         if not turns:
@@ -296,7 +301,7 @@ class RunningCore:
         self._feed(computed)
         if self._absorb_commands is not None:
             self._absorb_commands()
-        self._conclude(turns, started, started_ns)
+        self._conclude(turns, began, started, started_ns)
         return True
 
     def _rest_awhile(self) -> bool:
@@ -380,8 +385,10 @@ class RunningCore:
             # One that was served before may have needed the room.
             if session.preempted or not self._has_room(session, busy):
                 continue
-            room = min(session.depth, session.room)
-            taken = session.mailbox.first_tokens(counts[session.key], room)
+            count = counts[session.key]
+            taken = NOTHING
+            if count:
+                taken = session.mailbox.first_tokens(count, min(session.depth, session.room))
             turns.append(step_turn(session, taken))
             busy.add(session)
             session.served_in = self._steps + 1
@@ -405,6 +412,17 @@ class RunningCore:
 
     def _offer(self, session: RunningSession) -> Offer:
         box, opening = session.mailbox, session.opening
+        if not box.tokens:
+            return Offer(
+                session.key,
+                session.tenant,
+                0,
+                exact=opening.mode.exact_match,
+                source=opening.method,
+                window=session.window,
+                final=box.final,
+                pacing=opening.pacing,
+            )
         tree = box.parents is not None
         return Offer(
             session.key,
@@ -417,7 +435,7 @@ class RunningCore:
             session.window,
             box.final,
             opening.pacing,
-            box.draft_ms / len(box) if len(box) else 0.0,
+            box.draft_ms / len(box),
             box.levels if tree else 0,
         )
 
@@ -489,7 +507,7 @@ class RunningCore:
         if not last or session.heavy:
             return prompt_turn(session, share)
         session.served_in = self._steps + 1
-        return step_turn(session, session.mailbox.first_tokens(0, 0), share)
+        return step_turn(session, NOTHING, share)
 
     def _prompt_room(self, feeding: Sequence[RunningSession], turns: Sequence[Turn]) -> int:
         """Prompt tokens for a step, beside these turns."""
@@ -578,7 +596,9 @@ class RunningCore:
 
     # --- the outcome ----------------------------------------------------------------
 
-    def _conclude(self, turns: Sequence[Turn], started: float, started_ns: int) -> None:
+    def _conclude(
+        self, turns: Sequence[Turn], began: float, started: float, started_ns: int
+    ) -> None:
         sessions, rows = len(turns), sum(turn.rows for turn in turns)
         judged = [
             turn
@@ -594,7 +614,7 @@ class RunningCore:
         self._send(frame, brought)
         for session, error in failed:
             self._fail(session, error)
-        self._measure(turns, took_ms, started, started_ns)
+        self._measure(turns, took_ms, 1e3 * (started - began), started, started_ns)
 
     def _grown(
         self, turns: Sequence[Turn], started: float, failed: list[tuple[RunningSession, Exception]]
@@ -723,14 +743,20 @@ class RunningCore:
         return windows if news else ()
 
     def _measure(
-        self, turns: Sequence[Turn], took_ms: float, started: float, started_ns: int
+        self,
+        turns: Sequence[Turn],
+        took_ms: float,
+        before_ms: float,
+        started: float,
+        started_ns: int,
     ) -> None:
+        """Learn from a step; `before_ms`: what its drafts took that were made in it."""
         rows = sum(turn.rows for turn in turns)
         prompts = sum(turn.prompt for turn in turns)
         if prompts:
             self._pace.observe(rows, prompts, took_ms, self._line)
         else:
-            self._pacing.stepped(len(turns), rows - len(turns), took_ms)
+            self._pacing.stepped(len(turns), rows - len(turns), before_ms + took_ms)
         if took_ms and not (prompts and self._line.weight):
             self._line = self._line.add(rows, 1e-3 * took_ms)
         self._recent_ms.append(took_ms)
@@ -787,7 +813,11 @@ class RunningCore:
     def describe(self) -> WorkerDescription:
         """What this worker is."""
         structured = self._options.structures is not None
-        local = () if self._proposer is None else sorted(self._proposer.methods)
-        return describe(
-            self._engine, self._worker_id, self._options.version, structured, tuple(local)
+        local = () if self._proposer is None else self._proposer.capabilities
+        own = describe(self._engine, self._worker_id, self._options.version, structured)
+        return replace(
+            own,
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            capabilities=(*own.capabilities, *local),
         )

@@ -27,11 +27,14 @@ from services.verifier.running.turns import Decided, Turn
 
 def decide_turns(turns: Sequence[Turn], rounding: float = 0.0) -> list[Decided | Unlawful]:
     """What each of the turns brings, worked out together; what else, for one without a token."""
-    plain = [turn for turn in turns if turn.session.argmax]
-    walked = [
-        turn for turn in turns if turn.session.opening.mode.exact_match and not turn.session.argmax
-    ]
-    drawn = [turn for turn in turns if not turn.session.opening.mode.exact_match]
+    plain, walked, drawn = [], [], []
+    for turn in turns:
+        if turn.session.argmax:
+            plain.append(turn)
+        elif turn.session.opening.mode.exact_match:
+            walked.append(turn)
+        else:
+            drawn.append(turn)
     found = dict(zip(map(id, plain), _argmax(plain, rounding), strict=True))
     found |= dict(zip(map(id, walked), _exact(walked, rounding), strict=True))
     found |= dict(zip(map(id, drawn), _by_rejection(drawn), strict=True))
@@ -200,13 +203,14 @@ def _judged(
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The rows [n, V] of all parts, without a copy where they lie one behind the other."""
     first, width = parts[0], parts[0].shape[-1]
-    at = first.data_ptr()
-    for part in parts:
-        if part.data_ptr() != at or not part.is_contiguous():
-            return torch.cat([*parts])
-        at += part.numel() * part.element_size()
-    whole = first._base
+    whole, at = first._base, first.data_ptr()
+    row = width * first.element_size()
     if whole is None or not whole.is_contiguous() or whole.shape[-1] != width:
         return torch.cat([*parts])
-    start = first.storage_offset() - whole.storage_offset()
-    return whole.view(-1, width)[start // width :][: sum([len(part) for part in parts])]
+    rows = 0
+    for part in parts:
+        if part.data_ptr() != at + rows * row or part._base is not whole:
+            return torch.cat([*parts])
+        rows += part.shape[0]
+    start = (first.storage_offset() - whole.storage_offset()) // width
+    return whole.view(-1, width)[start : start + rows]

@@ -42,6 +42,9 @@ class RunningSession(FedText):
         self.depth = opening.depth or opening.window
         self.stops = frozenset(sampling.stop_token_ids)
         self.ended = bool(opening.output) and opening.output[-1] in self.stops
+        self.length = len(self.output)
+        """Of its output."""
+        self.max_tokens = sampling.max_tokens
         self.steps = 0
         """That it was in, of this opening."""
         self.served_in = 0
@@ -74,24 +77,30 @@ class RunningSession(FedText):
     @property
     def room(self) -> int:
         """Tokens that may still follow."""
-        return self.opening.sampling.max_tokens - len(self.output)
+        return self.max_tokens - self.length
 
     @property
     def runs(self) -> bool:
         """Whether tokens can follow without more credit."""
-        return not self.ended and len(self.output) < self.limit and self.room > 0
+        return not self.ended and self.length < self.limit and self.length < self.max_tokens
 
     @property
     def ready(self) -> bool:
         """Whether it could be in a step now."""
-        return self.filled and self.form is None and self.runs
+        return (
+            self.filled
+            and self.form is None
+            and not self.ended
+            and self.length < self.limit
+            and self.length < self.max_tokens
+        )
 
     @property
     def argmax(self) -> bool:
         """Whether its tokens are the highest logits."""
-        sampling = self.opening.sampling
-        masked = bool(self.stops) and len(self.output) < sampling.min_tokens
-        return self.plain and self.matcher is None and not masked
+        if not self.plain or self.matcher is not None:
+            return False
+        return not self.stops or self.length >= self.opening.sampling.min_tokens
 
     @property
     def reason(self) -> WaitReason:
@@ -113,6 +122,7 @@ class RunningSession(FedText):
     def grew(self, tokens: tuple[int, ...], now: float) -> None:
         """Its output has grown by these tokens."""
         self.output.extend(tokens)
+        self.length += len(tokens)
         self.mailbox.follow(tokens)
         self.ended = tokens[-1] in self.stops
         self.ready_since, self.held, self.held_since = now, False, None

@@ -54,7 +54,7 @@ class Turn:
         self.session, self.segment, self.taken = session, segment, taken
         self.prompt, self.verifies = prompt, verifies
         self.tree = taken.tree
-        self.base_len, self.room = len(session.output), session.room
+        self.base_len, self.room = session.length, session.room
         self.last = len(session.text) - 1
         self.step = session.steps + 1
         self.states: Tensor | None = None
