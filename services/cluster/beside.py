@@ -104,11 +104,12 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
             # The drafter first: its errors show before the weights are read.
             drafters, engine = build(drafter, beside), beside.engine
             forms = beside.structures
-            judge = verifying.make_host(verifier, engine, tracer, thread, lending, forms)
+            times = verifying.step_times(verifier, engine)
+            judge = verifying.make_host(verifier, engine, times, tracer, thread, lending, forms)
             drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
             tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
             return [
-                verifying.serving(verifier, judge, engine),
+                verifying.serving(judge, engine, times),
                 Served(drafts, drafts.describe()),
             ]
 

@@ -20,6 +20,9 @@ from services.contract.types import (
     VerifyMode,
 )
 
+PROTOCOL = 2
+"""What a worker that takes these messages says of itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartVerify:

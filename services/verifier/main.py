@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.contract.errors import StartError
-from services.contract.types import Role, VerifierCommand, VerifierEvent
+from services.contract.types import Role, StepTime
 from services.engine import start
 from services.engine.lending import Lending
 from services.engine.port import Engine
@@ -14,20 +13,22 @@ from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
 from services.grammar.vetting import vetting_of
 from services.runtime.core_thread import CoreThread
-from services.runtime.host import Emit, WorkerHost
+from services.runtime.host import Outlet, WorkerCore, WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
 from services.runtime.worker_main import run_worker, tracing
+from services.scheduling.draft_budget import DraftBudget
 from services.verifier.core import VerifierCore
 from services.verifier.measuring import measured
 from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
 from services.verifier.settings import VerifierSettings
 from services.verifier.warming import warm_up
 
 if TYPE_CHECKING:
     from services.engine.start import Ranks
 
-VerifierHost = WorkerHost[VerifierCommand, VerifierEvent]
+VerifierHost = WorkerHost[Any, Any]
 
 
 def run(settings: VerifierSettings) -> int:
@@ -45,9 +46,10 @@ def run(settings: VerifierSettings) -> int:
 
         def load() -> list[Served]:
             engine = _engine(settings, others)
-            host = make_host(settings, engine, tracer)
+            times = step_times(settings, engine)
+            host = make_host(settings, engine, times, tracer)
             tracer.watch({"verifier": host.progress})
-            return [serving(settings, host, engine)]
+            return [serving(host, engine, times)]
 
         own = settings if others is None else settings.model_copy(update={"cpus": others.cpus})
         return run_worker(own, tracer, load)
@@ -61,15 +63,20 @@ def load_engine(settings: VerifierSettings, others: Ranks | None = None) -> Engi
     return engine
 
 
-def serving(settings: VerifierSettings, host: VerifierHost, engine: Engine) -> Served:
-    """What the host serves; how long its steps take is measured now, where a model runs."""
-    times = () if settings.synthetic is not None else measured(engine)
+def step_times(settings: VerifierSettings, engine: Engine) -> tuple[StepTime, ...]:
+    """How long its steps take, measured now; nothing where no model runs."""
+    return () if settings.synthetic is not None else measured(engine)
+
+
+def serving(host: VerifierHost, engine: Engine, times: tuple[StepTime, ...]) -> Served:
+    """What the host serves; `times`: what was measured of its steps."""
     return Served(host, host.describe(), engine.bundle, times)
 
 
 def make_host(
     settings: VerifierSettings,
     engine: Engine,
+    times: tuple[StepTime, ...] = (),
     tracer: StepTracer | None = None,
     thread: CoreThread | None = None,
     lending: Lending | None = None,
@@ -77,7 +84,8 @@ def make_host(
 ) -> VerifierHost:
     """The host of a core on `engine`, not started.
 
-    `thread`: one to share with a drafter on the same engine; `lending`: where that
+    `times`: what was measured of its steps. `thread`: one to share with a drafter on the same
+    engine; `lending`: where that
     drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
     `structures`: what it compiles with, too.
     """
@@ -97,11 +105,17 @@ def make_host(
         on_choices=tracer.on_choices(engine.model_id, engine.dtype) if tracer is not None else None,
     )
 
-    if settings.protocol > 1:
-        raise StartError("protocol: a verifier of protocol 2 is in the making")
-
-    def make_core(emit: Emit) -> VerifierCore:
-        return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
+    def make_core(emit: Outlet) -> WorkerCore[Any]:
+        if settings.protocol == 1:
+            return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
+        return RunningCore(
+            engine,
+            emit=emit,
+            worker_id=settings.worker_id,
+            options=options,
+            pacing=DraftBudget(times),
+            absorb=emit.absorb,
+        )
 
     host: VerifierHost = WorkerHost(make_core, thread=thread, on_states=options.on_states)
     if structures is not None:

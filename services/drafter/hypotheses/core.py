@@ -23,6 +23,7 @@ from services.contract.frames import DraftRow, Numbers, StepFrame, draft_frame, 
 from services.contract.states import OnStates, StateRows
 from services.contract.types import FailureReason, OpenDraft, Progress, Role, WorkerDescription
 from services.contract.worker_messages import (
+    PROTOCOL,
     DrafterCommand,
     DrafterEvent,
     EndSession,
@@ -43,7 +44,6 @@ from services.runtime.step_records import OnStep, StepEntry, StepRecord
 Emit = Callable[[int, DrafterEvent], None]
 """(link number, event)."""
 
-PROTOCOL = 2
 MOST_LEVELS = 4
 """Levels that a frame may hold together."""
 _NEWEST = 0.125

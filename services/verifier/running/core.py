@@ -38,6 +38,7 @@ from services.contract.frames import (
 from services.contract.states import Fate
 from services.contract.types import FailureReason, Progress, Proposal, WorkerDescription
 from services.contract.worker_messages import (
+    PROTOCOL,
     EndSession,
     PromptScores,
     SessionGone,
@@ -90,7 +91,6 @@ from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.scores import most_rows, score_rows, within
 from services.verifier.states import StateWatch
 
-PROTOCOL = 2
 MOST_REST = 0.25
 """Seconds after which whoever rests looks again, and tells who waits."""
 FOLLOWING = 5e-3
