@@ -186,6 +186,22 @@ def test_logprobs_and_rows_of_the_target_come_with_the_tokens():
     assert row.top_rows
 
 
+def test_tracing_learns_of_each_part_of_a_step():
+    records = []
+    table = Running(on_step=records.append)
+    table.step(start(opening=3))
+    table.clock.now += 0.5
+    table.step(draft(TEXT[1:3], TEXT[:1]))
+    first, second = [own.entries for own in records]
+    assert [(own.kind, own.tokens) for own in first] == [
+        ("prefill", len(PROMPT) - 1),
+        ("verify", 0),
+    ]
+    [own] = second
+    assert (own.session, own.kind, own.tokens, own.round) == ("s1", "verify", 2, 2)
+    assert (own.opening, own.position, own.queue_ms) == (3, 1, pytest.approx(500.0))
+
+
 # --- the last row, where drafts are drawn -----------------------------------------------
 
 
