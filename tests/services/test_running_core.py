@@ -322,6 +322,30 @@ def test_a_session_that_ends_or_begins_anew_during_the_forward_brings_nothing():
     assert table.step()[0].opening == 3
 
 
+@pytest.mark.parametrize("parents", [None, (-1, -1, 0, 1)])
+def test_a_session_that_ends_during_the_forward_leaves_its_text_and_not_its_draft(parents):
+    table = Running()
+    table.run(start(limit=20, cache_scope="a"))
+    tokens = (other(TEXT[20]), TEXT[20], 0, 1)
+    table.during = [[EndSession(1)]]
+    table.step(limit(40), draft((), TEXT[:20], tree=t.DraftTree(tokens, parents)))
+    prompt = (*PROMPT, *TEXT[:20], 5, 6, 7)
+    events = table.run(start(2, prompt=prompt, cache_scope="a"))
+    assert only(SessionStarted, events).cached_tokens >= len(PROMPT) + 16
+    assert table.output(2) == text_of(start(prompt=prompt), 40)
+
+
+def test_a_wide_window_says_no_more_at_once_than_a_frame_can_hold():
+    table = Running(FakeEngine(context=2000))
+    command = start(window=400, max_tokens=600)
+    text = text_of(command, 600)
+    table.step(command)
+    [row] = table.step(draft(text[1:401], text[:1]))
+    assert (row.accepted, len(row.tokens)) == (254, 255)
+    table.run()
+    assert table.output() == text
+
+
 def test_several_links_get_a_frame_each_and_none_sees_anothers_sessions():
     table = Running()
     table.give(start(1), start(2, prompt=(7, 7)), link=1)
