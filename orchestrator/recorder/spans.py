@@ -26,7 +26,7 @@ from orchestrator.recorder.attributes import of_round
 from orchestrator.steering.rounds import RoundRecord
 from services.contract.types import Role, Verify
 from services.runtime.telemetry import names
-from services.runtime.telemetry.children import ChildSpans, child_of, round_of
+from services.runtime.telemetry.children import ChildSpans, child_of, round_of, verifying_of
 from services.runtime.telemetry.propagation import format_traceparent
 
 
@@ -126,7 +126,8 @@ class SessionSpans:
             drafting = start - int(record.draft_ms * 1e6)
             self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
         rule: Mapping[str, AttributeValue] = {names.MODE: about[names.MODE]}
-        self._children.emit(names.SPEC_VERIFY, child_of(place), place, start, end, rule)
+        verify = verifying_of(self._root, record.epoch, record.base_len)
+        self._children.emit(names.SPEC_VERIFY, verify, place, start, end, rule)
         self._children.emit(names.SPEC_ROUND, place, self._root, start, end, about)
 
     def storing(self, last: RoundRecord, at: float) -> None:

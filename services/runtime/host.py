@@ -73,7 +73,8 @@ class WorkerCore(Protocol[C_contra]):
     def patience(self) -> float:
         """Seconds to wait for more commands before the next step; 0 = none.
 
-        Asked again after every command that comes meanwhile.
+        Asked again after every command that comes meanwhile. Behind a step that had nothing to
+        do: after how long the core wants another turn if nothing comes; 0 = never.
         """
 
     def step(self) -> bool:
@@ -297,6 +298,8 @@ class WorkerHost(Generic[C, E]):
         if self._patience <= 0:
             self._busy = self._core.step()
             self._steps += self._busy
+            if not self._busy:
+                self._patience = self._core.patience()
             self._report(made_room=self._heard)
         self._turn_began = None
 

@@ -12,7 +12,9 @@ class StepEntry:
 
     `kind` is "verify", "prefill" or "draft"; `round` is 0 outside of verification rounds;
     `queue_ms` is the wait before the step; `tokens` counts draft tokens verified, prompt tokens
-    prefilled or tokens drafted.
+    prefilled or tokens drafted. `opening`, of a session on a verifier that runs it, and `position`,
+    the tokens of its output before: where it is no more than a step of a session, whose own span
+    `traceparent` is; 0 where that is the span of the round.
     """
 
     session: str
@@ -21,6 +23,8 @@ class StepEntry:
     round: int = 0
     traceparent: str = ""
     queue_ms: float = 0.0
+    opening: int = 0
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,15 @@ import grpc
 
 from orchestrator.steering.config import Limits
 from services.drafter.core import DrafterCore
+from services.drafter.hypotheses.core import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
+from services.verifier.running.core import RunningCore
 from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
-from tests.integration.cluster import PATIENT, Worker, cluster, start_core
+from tests.integration.cluster import PATIENT, Worker, cluster, start_core, start_worker
 
 LIMIT = 60.0
 """Seconds after which a call counts as hung."""
@@ -43,6 +45,15 @@ took what no worker can serve."""
 _WRITTEN_TO = "Internal error from Core"
 """What grpc.aio itself says to a caller whose write came after the server's last word.
 A server that says INTERNAL logs it, too."""
+
+_SERVICES = (
+    "paceline.v1.InferenceService",
+    "vllm.grpc.engine.VllmEngine",
+    "paceline.v1.VerifierService",
+    "paceline.v1.DrafterService",
+    "paceline.worker.v1.VerifierService",
+    "paceline.worker.v1.DrafterService",
+)
 
 _T = TypeVar("_T")
 
@@ -158,16 +169,15 @@ class Arena:
             self._ready.set()
 
     async def _serve_until_stopped(self) -> None:
-        self._engines = table_engine(0), table_engine(1)
-        workers = await _start_cores(*self._engines)
+        self._engines = [table_engine(seed % 2) for seed in range(4)]
+        workers = await _start_cores(*self._engines[:2])
+        of_protocol_2 = await _start_cores_2(*self._engines[2:])
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
         options = {"limits": limits, "num_speculative_tokens": 4, "vllm_engine": True}
         async with cluster([workers[0]], [workers[1]], PATIENT, **options) as running:
-            self._cluster, self._workers = running, workers
-            orchestrator, (verifier, drafter) = running.address, workers
-            addresses = orchestrator, orchestrator, verifier.address, drafter.address
-            names = "InferenceService", "VllmEngine", "VerifierService", "DrafterService"
-            self._addresses = dict(zip(names, addresses, strict=True))
+            self._cluster, self._workers = running, (*workers, *of_protocol_2)
+            addresses = [running.address] * 2 + [one.address for one in self._workers]
+            self._addresses = dict(zip(_SERVICES, addresses, strict=True))
             self._channels = {
                 name: grpc.aio.insecure_channel(address)
                 for name, address in self._addresses.items()
@@ -178,6 +188,9 @@ class Arena:
             await self._stop.wait()
             for channel in self._channels.values():
                 await channel.close()
+        for worker in of_protocol_2:
+            worker.stop.set()
+            await worker.task
 
     async def _send(self, calls: Sequence[tuple[Target, list[bytes]]]) -> None:
         gate = asyncio.Semaphore(TOGETHER)
@@ -242,6 +255,16 @@ async def _start_cores(target: TableEngine, draft: TableEngine) -> tuple[Worker,
     drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
     verifier = await start_core(VerifierCore, target, "v1", target.bundle)
     return verifier, await start_core(DrafterCore, drafters, "d1")
+
+
+async def _start_cores_2(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
+    """Workers that run sessions for nobody but who fuzzes them."""
+    drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
+    verifier = await start_worker(
+        lambda emit: RunningCore(target, emit=emit, worker_id="v2", absorb=emit.absorb),
+        target.bundle,
+    )
+    return verifier, await start_core(HypothesisCore, drafters, "d2")
 
 
 async def _read_all(call: Any) -> None:

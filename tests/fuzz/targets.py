@@ -7,10 +7,24 @@ from typing import Any
 
 from google.protobuf.message import Message
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
+from paceline.worker.v1 import drafter_pb2 as drafter_2
+from paceline.worker.v1 import verifier_pb2 as verifier_2
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
 from services.contract import types as t
 from services.contract import wire
+from services.contract import worker_messages as w
+from services.contract.frames import (
+    DraftName,
+    DraftRow,
+    StepEnd,
+    StepFrame,
+    StepRow,
+    draft_frame,
+    grants,
+    step_frame,
+)
+from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
 from tests.fuzz.messages import altered, arbitrary, mutated
 
 CANARY = "canary"
@@ -34,8 +48,8 @@ class Target:
 
     @property
     def service(self) -> str:
-        """The name of its service, without the package."""
-        return self.path.split("/")[1].rpartition(".")[2]
+        """The name of its service, with the package."""
+        return self.path.split("/")[1]
 
     def message(self, random: Random) -> bytes:
         """Something that may be sent: good, any, one field off, or broken bytes."""
@@ -63,13 +77,18 @@ class Target:
 def _method(service: str, kind: type[Message], *good: Message, **fields: Any) -> Target:
     """Named after its request, of which `fields` make a good one."""
     name = kind.__name__.removeprefix(service).removesuffix("Request")
-    return Target(f"/paceline.v1.{service}/{name}", kind, good or (kind(**fields),))
+    return Target(f"/{_package(kind)}.{service}/{name}", kind, good or (kind(**fields),))
 
 
 def _link(service: str, request: type[Message], codec: Any, commands: Sequence[Any]) -> Target:
     good = [codec.encode_request([command]) for command in commands]
     good.append(codec.encode_request(commands))
-    return Target(f"/paceline.v1.{service}/Link", request, tuple(good), link=True, most=8)
+    path = f"/{_package(request)}.{service}/Link"
+    return Target(path, request, tuple(good), link=True, most=8)
+
+
+def _package(kind: type[Message]) -> str:
+    return kind.DESCRIPTOR.file.package
 
 
 _generate, _sampling = inference_pb2.GenerateRequest, inference_pb2.SamplingParams
@@ -153,6 +172,58 @@ DRAFTER = (
     _link("DrafterService", _DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS),
 )
 
+_NAMED = DraftName(1, 1)
+_CHAIN = DraftRow(1, _NAMED, 0, t.EMPTY_HASH, t.DraftTree((4, 5)))
+_LAWFUL = _CHAIN._replace(tree=_DRAWN)
+_STEPPED = StepRow(1, 1, 0, (4, 5), 1, (4,), (), StepEnd.BONUS, _NAMED)
+_RUN_COMMANDS = (
+    w.StartVerify(
+        1, 1, "s1", 1, (1, 2, 3), (), 9, t.VerifyMode.BLOCK, _SAMPLING, 5, 8, drafted_for=True
+    ),
+    w.StartVerify(
+        2,
+        1,
+        "s2",
+        1,
+        (3,),
+        (1,),
+        4,
+        t.VerifyMode.COUPLED,
+        _SAMPLING,
+        5,
+        8,
+        depth=4,
+        num_candidates=2,
+        top_rows=2,
+        drafted_for=True,
+    ),
+    grants([(1, 20), (2, 6)]),
+    draft_frame([_LAWFUL, DraftRow(2, _NAMED, 0, t.EMPTY_HASH, _TREE)]),
+    w.SetWindow(2, 1),
+    w.EndSession(1),
+)
+_TAIL_COMMANDS = (
+    w.StartDraft(1, 1, "s1", 1, (1, 2, 3, 1, 2), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 4),
+    w.StartDraft(
+        2, 1, "s2", 1, (1, 2, 3, 1, 2), (3,), t.VerifyMode.GREEDY, _SAMPLING, 5, 4,
+        num_candidates=3, method="model,ngram", phrase_scope="scope", vocab_size=12,
+    ),
+    step_frame(StepFrame(1), [_STEPPED], [3]),
+    w.SetWindow(1, 6),
+    w.TextStates(1, 1, 0, b"1234"),
+    w.EndSession(1),
+)  # fmt: skip
+_RUN, _TAIL = verifier_2.VerifierServiceLinkRequest, drafter_2.DrafterServiceLinkRequest
+VERIFIER_2 = (
+    _method("VerifierService", verifier_2.VerifierServiceDescribeRequest),
+    _method("VerifierService", verifier_2.VerifierServiceGetTokenizerRequest),
+    _link("VerifierService", _RUN, VERIFIER_LINK_2, _RUN_COMMANDS),
+)
+DRAFTER_2 = (
+    _method("DrafterService", drafter_2.DrafterServiceDescribeRequest),
+    _link("DrafterService", _TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS),
+)
+
 
 def _engine(kind: type[Message], *good: Message, served: bool = True) -> Target:
     path = f"/vllm.grpc.engine.VllmEngine/{kind.__name__.removesuffix('Request')}"
@@ -183,13 +254,15 @@ ENGINE = (
     _engine(common_pb2.StopProfileRequest, served=False),
     _engine(common_pb2.SubscribeKvEventsRequest, served=False),
 )
-TARGETS = INFERENCE + VERIFIER + DRAFTER + ENGINE
+TARGETS = INFERENCE + VERIFIER + DRAFTER + VERIFIER_2 + DRAFTER_2 + ENGINE
 
 _HELLO: dict[type[Message], bytes] = {
-    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz")).SerializeToString()
-    for kind, codec, commands in (
-        (_VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS),
-        (_DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS),
+    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz", protocol)).SerializeToString()
+    for kind, codec, commands, protocol in (
+        (_VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS, 1),
+        (_DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS, 1),
+        (_RUN, VERIFIER_LINK_2, _RUN_COMMANDS, 2),
+        (_TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS, 2),
     )
 }
 

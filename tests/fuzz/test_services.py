@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
+from paceline.worker.v1 import drafter_pb2 as drafter_2
+from paceline.worker.v1 import verifier_pb2 as verifier_2
 from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.fuzz.arena import Arena
@@ -22,7 +24,15 @@ GENERATE, RESUME = INFERENCE[:2]
 EVERY_RPC = {
     f"/{module.package}.{service.name}/{method.name}"
     for module in (
-        file.DESCRIPTOR for file in (inference_pb2, drafter_pb2, verifier_pb2, vllm_engine_pb2)
+        file.DESCRIPTOR
+        for file in (
+            inference_pb2,
+            drafter_pb2,
+            verifier_pb2,
+            drafter_2,
+            verifier_2,
+            vllm_engine_pb2,
+        )
     )
     for service in module.services_by_name.values()
     for method in service.methods

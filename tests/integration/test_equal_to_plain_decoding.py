@@ -100,7 +100,7 @@ async def test_drafts_that_pass_as_text_change_no_token(arch, method):
 async def test_the_target_as_its_own_drafter_is_always_accepted_and_never_rolled_back(
     pacing, blocks
 ):
-    from orchestrator.core.state import Limits
+    from orchestrator.steering.config import Limits
 
     options = {"pacing": pacing, "limits": Limits(max_in_flight=blocks), "fallback": False}
     async with cluster([await start_verifier()], [await start_drafter()], **options) as running:

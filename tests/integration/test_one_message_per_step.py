@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.store.delivery import OneServer
-from orchestrator.workers import link
-from services.contract.types import Draft, Verdict, Verify
+from services.contract.types import Draft, Role, Verdict, Verify
+from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK
 from services.drafter.core import DrafterCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
+from services.runtime.serving.rpcs import RPCS
 from testkit.load_workers import KnownDrafter, KnownVerifier, bundle
 from tests.integration.cluster import PATIENT, cluster, serve
 
@@ -36,9 +37,12 @@ class Counting:
     def _note(self, members: Any) -> None:
         self.messages.append(Counter(map(type, members)))
 
-    def encode_request(self, commands: Any = (), **options: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codec, name)
+
+    def requests(self, commands: Any) -> Any:
         self._note(commands)
-        return self._codec.encode_request(commands, **options)
+        return self._codec.requests(commands)
 
     def decode_response(self, message: Any) -> Any:
         events = self._codec.decode_response(message)
@@ -51,9 +55,9 @@ class Counting:
 
 @pytest.fixture
 def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
-    judging, drafting = Counting(link.VERIFIER_LINK), Counting(link.DRAFTER_LINK)
-    monkeypatch.setattr(link, "VERIFIER_LINK", judging)
-    monkeypatch.setattr(link, "DRAFTER_LINK", drafting)
+    judging, drafting = Counting(VERIFIER_LINK), Counting(DRAFTER_LINK)
+    for role, codec in ((Role.VERIFIER, judging), (Role.DRAFTER, drafting)):
+        monkeypatch.setitem(RPCS, (role, 1), RPCS[role, 1]._replace(codec=codec))
     return judging, drafting
 
 

@@ -415,3 +415,24 @@ async def test_a_core_hears_in_the_middle_of_a_step_what_came_since_that_began()
     await sending
     assert core.heard[0] == late[:2]
     await host.stop()
+
+
+async def test_a_core_that_rests_has_another_turn_when_it_wants_one():
+    class Looking(FakeCore):
+        """Has nothing to do, and wants to look again soon."""
+
+        turns, again = 0, 0.0
+
+        def patience(self):
+            return max(0.0, self.again - time.perf_counter())
+
+        def step(self):
+            self.turns += 1
+            self.again = time.perf_counter() + 0.02
+            return False
+
+    host = WorkerHost(Looking)
+    host.start()
+    host.wake()
+    await until(lambda: host._core.turns >= 3)
+    await host.stop()

@@ -18,6 +18,8 @@ from services.contract.worker_messages import (
     TextStates,
     Waiting,
 )
+from services.engine import noise
+from services.engine.noise import Stream
 from services.runtime.proposer import LocalDraft
 from services.scheduling.offers import Allotment
 from tests.fake_engine import FakeEngine, law
@@ -184,6 +186,117 @@ def test_logprobs_and_rows_of_the_target_come_with_the_tokens():
     assert row.top_rows
 
 
+def test_tracing_learns_of_each_part_of_a_step():
+    records = []
+    table = Running(on_step=records.append)
+    table.step(start(opening=3))
+    table.clock.now += 0.5
+    table.step(draft(TEXT[1:3], TEXT[:1]))
+    first, second = [own.entries for own in records]
+    assert [(own.kind, own.tokens) for own in first] == [
+        ("prefill", len(PROMPT) - 1),
+        ("verify", 0),
+    ]
+    [own] = second
+    assert (own.session, own.kind, own.tokens, own.round) == ("s1", "verify", 2, 2)
+    assert (own.opening, own.position, own.queue_ms) == (3, 1, pytest.approx(500.0))
+
+
+# --- the last row, where drafts are drawn -----------------------------------------------
+
+
+class Counts(FakeEngine):
+    """Is sure that each token is one more than the one before it."""
+
+    def logits(self, text):
+        row = torch.full((VOCAB,), -1000.0)
+        row[(text[-1] + 1) % VOCAB] = 0.0
+        return row
+
+
+def drawn(*tokens):
+    rows = tuple(t.SparseRow((token, (token + 5) % VOCAB), (0.5, 0.5)) for token in tokens)
+    return t.DraftTree(tokens, None, rows, SAMPLED)
+
+
+DRAWN = pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+
+
+@DRAWN
+def test_a_token_that_came_during_a_plain_step_is_judged_by_its_row(mode):
+    for token, end in ((1, StepEnd.NONE), (3, StepEnd.RECOVERED)):
+        table = Running(Counts())
+        table.step(start(mode=mode, prompt=(0,), temperature=1.0, limit=0))
+        table.during = [[draft((), (), tree=drawn(token, 2))]]
+        [row] = table.step(limit(40))
+        assert (row.tokens, row.judged, tuple(row.name)) == ((1,), (token,), (1, 1))
+        assert (row.accepted, row.end) == (int(token == 1), end)
+        [row] = table.step()
+        assert (row.position, row.judged) == (1, (2,) if token == 1 else ())
+
+
+@DRAWN
+def test_the_last_row_judges_what_follows_the_verified_tokens(mode):
+    table = Running(Counts())
+    table.step(start(mode=mode, prompt=(0,), temperature=1.0, window=2, limit=0))
+    table.give(draft((), (), tree=drawn(1, 2)), limit(40))
+    table.during = [[draft((), (1, 2), tree=drawn(3, 4))]]
+    [row] = table.step()
+    assert (row.tokens, row.judged, row.end) == ((1, 2, 3), (1, 2, 3), StepEnd.NONE)
+    [row] = table.step()
+    assert (row.tokens, row.judged, row.end) == ((4, 5), (4,), StepEnd.BONUS)
+
+
+@DRAWN
+def test_what_another_draft_says_behind_the_verified_tokens_is_left_to_the_next_step(mode):
+    table = Running(Counts())
+    table.step(start(mode=mode, prompt=(0,), temperature=1.0, limit=0))
+    table.give(draft((), (), tree=drawn(1)), limit(40))
+    table.during = [[draft((), (), number=2, tree=drawn(1, 2, 3))]]
+    [row] = table.step()
+    assert (row.tokens, row.judged, row.end) == ((1, 2), (1,), StepEnd.BONUS)
+    [row] = table.step()
+    assert (row.tokens, row.judged, tuple(row.name)) == ((3, 4), (3,), (1, 2))
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_where_drafts_are_matched_exactly_the_target_speaks_for_itself(mode):
+    table = Running(Counts())
+    table.step(start(mode=mode, prompt=(0,), limit=0))
+    table.during = [[draft((1, 2), ())]]
+    [row] = table.step(limit(40))
+    assert (row.tokens, row.judged, row.end) == ((1,), (), StepEnd.BONUS)
+
+
+@DRAWN
+def test_no_number_is_drawn_twice_in_a_sessions_life(mode, monkeypatch):
+    keys = []
+
+    def uniform(*key):
+        keys.append(key)
+        return noise.uniform(*key)
+
+    monkeypatch.setattr("services.verifier.running.turns.uniform", uniform)
+    rng = random.Random(3)
+    table = Running(FakeEngine(capacity=400), prefix_cache_tokens=0)
+    output, opening = (), 1
+    for number in range(120):
+        if number % 30 == 0:
+            opening += 1
+            output = table.output(opening=opening - 1) or output
+            table.give(
+                start(mode=mode, opening=opening, output=output, temperature=1.0, max_tokens=300)
+            )
+        said = table.output(opening=opening) or output
+        tokens = [rng.randrange(VOCAB) for _ in range(4)]
+        early = [draft((), said, number * 2, tree=drawn(*tokens[:2]))]
+        table.during = [[draft((), (*said, *tokens[:2]), number * 2, tree=drawn(*tokens[2:]))]]
+        table.step(*early * (number % 3 > 0))
+    assert len(keys) > 200
+    assert len(set(keys)) == len(keys)
+    assert {key[1] for key in keys} >= {Stream.ACCEPT, Stream.RESIDUAL, Stream.BONUS}
+
+
 # --- credit ---------------------------------------------------------------------------
 
 
@@ -320,6 +433,30 @@ def test_a_session_that_ends_or_begins_anew_during_the_forward_brings_nothing():
     table.during = [[start(opening=3, output=TEXT[:1])]]
     assert table.step() == []
     assert table.step()[0].opening == 3
+
+
+@pytest.mark.parametrize("parents", [None, (-1, -1, 0, 1)])
+def test_a_session_that_ends_during_the_forward_leaves_its_text_and_not_its_draft(parents):
+    table = Running()
+    table.run(start(limit=20, cache_scope="a"))
+    tokens = (other(TEXT[20]), TEXT[20], 0, 1)
+    table.during = [[EndSession(1)]]
+    table.step(limit(40), draft((), TEXT[:20], tree=t.DraftTree(tokens, parents)))
+    prompt = (*PROMPT, *TEXT[:20], 5, 6, 7)
+    events = table.run(start(2, prompt=prompt, cache_scope="a"))
+    assert only(SessionStarted, events).cached_tokens >= len(PROMPT) + 16
+    assert table.output(2) == text_of(start(prompt=prompt), 40)
+
+
+def test_a_wide_window_says_no_more_at_once_than_a_frame_can_hold():
+    table = Running(FakeEngine(context=2000))
+    command = start(window=400, max_tokens=600)
+    text = text_of(command, 600)
+    table.step(command)
+    [row] = table.step(draft(text[1:401], text[:1]))
+    assert (row.accepted, len(row.tokens)) == (254, 255)
+    table.run()
+    assert table.output() == text
 
 
 def test_several_links_get_a_frame_each_and_none_sees_anothers_sessions():

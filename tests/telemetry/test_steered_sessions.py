@@ -13,7 +13,7 @@ from orchestrator.steering.rounds import RoundRecord
 from orchestrator.steering.state import State
 from services.contract.types import Role
 from services.runtime.telemetry import names
-from services.runtime.telemetry.children import round_of
+from services.runtime.telemetry.children import round_of, verifying_of
 from services.runtime.telemetry.names import Fallback
 from tests.steering.world import Faults, World
 from tests.telemetry.scrape import scrape
@@ -97,11 +97,10 @@ def test_every_process_knows_the_place_of_a_round(traced):
     root = only(got.named("Generate"))
     flags = TraceFlags(TraceFlags.SAMPLED)
     place = SpanContext(int(root.trace_id, 16), int(root.span_id, 16), True, flags)
-    told = {span.span_id for span in got.named("spec_round")}
-    derived = {
-        f"{round_of(place, one.epoch, one.base_len).span_id:016x}" for one in world.records()
-    }
-    assert told == derived
+    for name, place_of in (("spec_round", round_of), ("spec_verify", verifying_of)):
+        told = {span.span_id for span in got.named(name)}
+        derived = {place_of(place, one.epoch, one.base_len).span_id for one in world.records()}
+        assert told == {f"{span_id:016x}" for span_id in derived}
 
 
 def test_a_round_without_a_draft_says_why_if_the_session_speculates(traced):

@@ -4,6 +4,8 @@ import pytest
 
 from services.runtime.step_records import StepEntry, StepRecord
 from services.runtime.telemetry import StepTracer, names
+from services.runtime.telemetry.children import verifying_of
+from services.runtime.telemetry.propagation import parent_context, span_context
 from tests.telemetry.traced_world import TracedWorld
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -53,6 +55,15 @@ def test_each_sampled_member_has_a_child_span_in_its_own_trace(receiver, start):
     assert verify.attributes[names.ROUND_INDEX] == 7
     assert verify.resource[names.ROLE] == "verifier"
     assert len(receiver.spans) == 3
+
+
+def test_a_step_of_a_session_hangs_at_the_place_that_its_position_says(receiver, start):
+    record = StepRecord(START, END, (StepEntry("a", "verify", 4, 7, SAMPLED[0], 1.5, 2, 30),))
+    trace(start("verifier"), "verifier", record)
+
+    place = verifying_of(span_context(parent_context(SAMPLED[0])), 2, 30)
+    (verify,) = receiver.named("verify")
+    assert (verify.trace_id, verify.parent_id) == (TRACE, f"{place.span_id:016x}")
 
 
 @pytest.mark.parametrize("sampler", ["parentbased_always_off", "parentbased_traceidratio"])

@@ -41,12 +41,20 @@ def round_of(root: SpanContext, opening: int, position: int) -> SpanContext:
     It follows from which opening on a verifier it was of, and the tokens of the output before it:
     so every process knows it without being told.
     """
+    return _derived(root, opening, position, b"round")
+
+
+def verifying_of(root: SpanContext, opening: int, position: int) -> SpanContext:
+    """The place of that round's verifying, below which a verifier tells of its own work."""
+    return _derived(root, opening, position, b"verify")
+
+
+def _derived(root: SpanContext, opening: int, position: int, part: bytes) -> SpanContext:
     said = root.trace_id.to_bytes(16) + root.span_id.to_bytes(8)
-    said += opening.to_bytes(4) + position.to_bytes(4)
-    span_id = int.from_bytes(blake2b(said, digest_size=8).digest()) or 1
+    said += opening.to_bytes(4) + position.to_bytes(4) + part
     return SpanContext(
         root.trace_id,
-        span_id,
+        int.from_bytes(blake2b(said, digest_size=8).digest()) or 1,
         is_remote=False,
         trace_flags=root.trace_flags,
         trace_state=root.trace_state,

@@ -22,7 +22,7 @@ from services.contract.states import Fate, OnStates
 from services.contract.types import Progress, VerifyMode
 from services.runtime.step_records import OnChoices, OnStep, StepEntry, StepRecord
 from services.runtime.telemetry import names
-from services.runtime.telemetry.children import ChildSpans, child_of, sampled_root
+from services.runtime.telemetry.children import ChildSpans, child_of, sampled_root, verifying_of
 from services.runtime.telemetry.loop_lag import LoopLag
 from services.runtime.telemetry.propagation import parent_context, span_context
 from services.runtime.telemetry.setup import Telemetry
@@ -182,7 +182,9 @@ def _sampled_parent(entry: StepEntry) -> SpanContext | None:
     if entry.traceparent[-1:] not in _SAMPLED:
         return None
     parent = span_context(parent_context(entry.traceparent))
-    return parent if parent.is_valid else None
+    if not parent.is_valid:
+        return None
+    return verifying_of(parent, entry.opening, entry.position) if entry.opening else parent
 
 
 _SAMPLED = frozenset("13579bdf")

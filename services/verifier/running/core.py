@@ -97,6 +97,8 @@ FOLLOWING = 5e-3
 """Seconds before a step for texts that are followed to their forms."""
 PREFIX_SHARE = 0.5
 """Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
+MOST_SAID = 254
+"""Draft tokens that one step may accept: a column's numbers, with one token more, end at 255."""
 MOST_OPENINGS = (1 << 16) - 1
 MOST_DRAFTS_HERE = 1 << 20
 """Drafts of the verifier's own in one opening, each of which has a key."""
@@ -158,6 +160,8 @@ class RunningCore:
         )
         self._states = StateWatch(engine, self._options.on_states)
         self._recent_ms: deque[float] = deque(maxlen=16)
+        self._in_step: dict[RunningSession, Turn] = {}
+        """Those whose drafts have K/V that nobody judged yet."""
         self._again = -math.inf
         """When to look again, if nothing comes before; in seconds."""
         self._report_at = -math.inf
@@ -230,6 +234,8 @@ class RunningCore:
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
                     session.mailbox.put(draft, session.output, arrived)
+                    size, final = len(draft.tree), draft.final
+                    self._pacing.drafted(session.key, size, draft.draft_ms, final)
         except Exception as error:
             _log.warning("drafts that cannot be read: %s", error)
 
@@ -265,6 +271,8 @@ class RunningCore:
         if (session := self._sessions.pop(key, None)) is None:
             return
         self._states.close(session)
+        turn = self._in_step.pop(session, None)
+        sound = sound and (turn is None or _trimmed(turn))
         self._caches.close(session, sound=sound)
         self._pacing.forget(key)
         if session.drafts_here and self._proposer is not None:
@@ -298,6 +306,7 @@ class RunningCore:
         started, started_ns = self._options.clock(), time.time_ns()
         self._steps += 1
         computed = self._forward(turns)
+        self._in_step = {turn.session: turn for turn, *_ in computed if turn.verifies}
         self._feed(computed)
         if self._absorb_commands is not None:
             self._absorb_commands()
@@ -388,7 +397,9 @@ class RunningCore:
             count = counts[session.key]
             taken = NOTHING
             if count:
-                taken = session.mailbox.first_tokens(count, min(session.depth, session.room))
+                taken = session.mailbox.first_tokens(
+                    count, min(session.depth, session.room, MOST_SAID)
+                )
             turns.append(step_turn(session, taken))
             busy.add(session)
             session.served_in = self._steps + 1
@@ -445,6 +456,7 @@ class RunningCore:
         if proposer is None:
             return
         asking = [own for own in ready if own.drafts_here and not len(own.mailbox) and own.window]
+        asking = [own for own in asking if self._pacing.window(own.key, own.window)]
         if not asking:
             return
         try:
@@ -568,11 +580,19 @@ class RunningCore:
         session = turn.session
         link, handle = session.key
         for position, rows in self._states.of_prompt(session, turn.rows, turn.prompt, states):
-            if session.drafts_here and self._proposer is not None:
-                self._proposer.anchor(session.key, position, rows)
+            if session.drafts_here:
+                self._anchor(session, position, rows)
             else:
                 self._emit(link, TextStates(handle, session.opening.opening, position, rows))
             self._states.count(Fate.SENT, rows)
+
+    def _anchor(self, session: RunningSession, position: int, states: bytes) -> None:
+        """The states of a text that is drafted for here; without them drafts get worse, no more."""
+        assert self._proposer is not None
+        try:
+            self._proposer.anchor(session.key, position, states)
+        except Exception:
+            _log.exception("states that are not drafted from")
 
     def _note_prefilled(self, session: RunningSession) -> None:
         shared = session.shared
@@ -600,11 +620,8 @@ class RunningCore:
         self, turns: Sequence[Turn], began: float, started: float, started_ns: int
     ) -> None:
         sessions, rows = len(turns), sum(turn.rows for turn in turns)
-        judged = [
-            turn
-            for turn in turns
-            if turn.verifies and self._sessions.get(turn.session.key) is turn.session
-        ]
+        judged = [turn for turn in turns if turn.session in self._in_step and turn.verifies]
+        self._in_step = {}
         failed: list[tuple[RunningSession, Exception]] = []
         brought = self._grown(judged, started, failed)
         ended = self._options.clock()
@@ -661,8 +678,8 @@ class RunningCore:
             row = row._replace(logprobs=own)
         if session.told_rows:
             row = row._replace(top_rows=session.told_rows)
-        if states and session.drafts_here and self._proposer is not None:
-            self._proposer.anchor(session.key, turn.last, states)
+        if states and session.drafts_here:
+            self._anchor(session, turn.last, states)
         elif states:
             row = row._replace(states=states)
         return row
@@ -714,7 +731,9 @@ class RunningCore:
             reach = turn.taken.reach
             judged = Judged(session.key, len(row.judged), row.accepted, reach, row.path, tree)
             self._pacing.judged(judged)
-        self._pacing.advanced(session.key, len(row.tokens))
+        now = self._options.clock()
+        self._pacing.advanced(session.key, len(row.tokens), now - session.advanced_at)
+        session.advanced_at = now
         told, mode = self._options.on_choices, session.opening.mode
         if told is not None and mode.exact_match:
             told(mode.name.lower(), len(row.tokens), row.near_ties)
@@ -821,3 +840,16 @@ class RunningCore:
             protocol_max=PROTOCOL,
             capabilities=(*own.capabilities, *local),
         )
+
+
+def _trimmed(turn: Turn) -> bool:
+    """Leave K/V to the text alone, of a session that ends before its draft was judged."""
+    session = turn.session
+    try:
+        if turn.tree.parents is not None:
+            session.cache.keep_path(turn.last, (0,))
+        session.cache.rollback(min(session.cache.length, len(session.text) - 1))
+    except Exception:
+        _log.exception("a text that ended is not kept")
+        return False
+    return True

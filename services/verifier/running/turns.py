@@ -21,7 +21,8 @@ class Turn:
 
     `verifies`: whether a token is to follow. `logits` [1 + draft tokens, V] and `states` [the same,
     width] of the draft's rows are there once they were computed, and `ahead` [L, V] of rows ahead.
-    `last`: the place in the text of the last token before the draft.
+    `last`: the place in the text of the last token before the draft; `since`: when the session
+    could first have been in a step.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Turn:
         "room",
         "segment",
         "session",
+        "since",
         "states",
         "step",
         "taken",
@@ -55,7 +57,7 @@ class Turn:
         self.prompt, self.verifies = prompt, verifies
         self.tree = taken.tree
         self.base_len, self.room = session.length, session.room
-        self.last = len(session.text) - 1
+        self.last, self.since = len(session.text) - 1, session.ready_since
         self.step = session.steps + 1
         self.states: Tensor | None = None
         self.ahead: Tensor | None = None
@@ -91,8 +93,9 @@ class Turn:
         if self.prompt:
             yield StepEntry(name, "prefill", self.prompt, traceparent=parent)
         if self.verifies:
-            waited = 1e3 * max(0.0, started - session.ready_since)
-            yield StepEntry(name, "verify", len(self.tree), self.step, parent, waited)
+            waited = 1e3 * max(0.0, started - self.since)
+            place = session.opening.opening, self.base_len
+            yield StepEntry(name, "verify", len(self.tree), self.step, parent, waited, *place)
 
 
 class Decided(NamedTuple):
