@@ -14,7 +14,8 @@ What a drawn token is has no part in whether it is verified: its chance is learn
 tokens at its depth were accepted, never read off the token. Where drafts are matched exactly, the
 drafter's own chances are used, corrected by what came of them.
 
-A session whose drafts do not pay rests: its drafter is told to be 0 tokens ahead. After a while it
+A session waits for drafts that come late where that brings more by time; see `patience`. One whose
+drafts do not pay rests: its drafter is told to be 0 tokens ahead. After a while it
 tries again, and rests twice as long if they still do not.
 """
 
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 
 from services.contract.types import StepTime
 from services.scheduling.offers import Allotment, Judged, Offer
+from services.scheduling.patience import Patience
 from services.scheduling.step_costs import StepCosts
 from services.scheduling.tree_budget import EDGES, believed, range_of
 
@@ -79,6 +81,8 @@ class _Acceptance:
     first: _Share = field(default_factory=_Share)
     later: _Share = field(default_factory=_Share)
     nodes: list[_Share] = field(default_factory=lambda: [_Share() for _ in range(len(EDGES) + 1)])
+    holds: bool = False
+    """Whether sessions wait for their drafts."""
 
     def add(self, own: Judged) -> None:
         if own.reach:
@@ -101,6 +105,9 @@ class _Session:
     rested: int = SHORTEST_REST
     """How long it rested last."""
     trials: int = 0
+    patience: Patience = field(default_factory=Patience)
+    drafted: bool = False
+    """Whether its last step judged a draft."""
     steps: int = 0
     hoped: float = 1.0
     """Tokens a step that its drafts promise, lately."""
@@ -123,7 +130,19 @@ class DraftBudget:
         allotted = [self._baseline(own) if own.pacing else None for own in offers]
         forced = sum(own.tokens for own in allotted if own is not None and not own.hold_s)
         counts = self._share_out(offers, forced)
-        return [own or Allotment(count) for own, count in zip(allotted, counts, strict=True)]
+        ms = self.costs.ms(len(offers), forced) if offers else 0.0
+        return [
+            own or Allotment(count, self._hold_s(offer, ms))
+            for own, offer, count in zip(allotted, offers, counts, strict=True)
+        ]
+
+    def _hold_s(self, offer: Offer, step_ms: float) -> float:
+        """For how long the session waits for more of its draft."""
+        session = self._session(offer)
+        if not session.patience.holds or session.rest:
+            return 0.0
+        chances = self.chances(offer._replace(tokens=offer.window, reach=(), tree=False))
+        return session.patience.hold_s(offer.tokens, offer.final, chances, step_ms)
 
     def _baseline(self, offer: Offer) -> Allotment:
         most = min(offer.tokens, offer.window)
@@ -231,6 +250,7 @@ class DraftBudget:
         session = self._sessions.get(own.key)
         if session is None or not own.judged:
             return
+        session.drafted = True
         for known in (session.acceptance, *self._known_of(session.tenant, session.source)):
             known.add(own)
 
@@ -239,10 +259,19 @@ class DraftBudget:
         if sessions and ms > 0:
             self.costs.observe(sessions, extra, ms)
 
-    def advanced(self, key: Hashable, _tokens: int) -> None:
-        """A session took part in a step."""
+    def drafted(self, key: Hashable, tokens: int, ms: float, final: bool) -> None:
+        """A draft of so many tokens came for a session, in time or late."""
+        if (session := self._sessions.get(key)) is not None:
+            session.patience.drafted(tokens, ms, whole=final)
+
+    def advanced(self, key: Hashable, tokens: int, seconds: float) -> None:
+        """A step brought a session so many tokens, so long after the one before."""
         session = self._sessions.get(key)
-        if session is not None and session.rest:
+        if session is None:
+            return
+        session.patience.advanced(tokens, seconds, judged=session.drafted)
+        session.drafted = False
+        if session.rest:
             session.rest -= 1
             session.trials = TRIALS if not session.rest else 0
 
@@ -253,14 +282,19 @@ class DraftBudget:
 
     def forget(self, key: Hashable) -> None:
         """A session is gone; what it taught stays with its tenant and source."""
-        self._sessions.pop(key, None)
+        if (session := self._sessions.pop(key, None)) is not None:
+            of_tenant, _ = self._known_of(session.tenant, session.source)
+            of_tenant.holds = session.patience.holds
 
     # --- what is known ------------------------------------------------------------
 
     def _session(self, offer: Offer) -> _Session:
         found = self._sessions.get(offer.key)
         if found is None or found.source != offer.source:
-            found = self._sessions[offer.key] = _Session(offer.tenant, offer.source)
+            of_tenant, _ = self._known_of(offer.tenant, offer.source)
+            patience = Patience(of_tenant.holds)
+            found = _Session(offer.tenant, offer.source, patience=patience)
+            self._sessions[offer.key] = found
         return found
 
     def _known_of(self, tenant: Hashable, source: str) -> tuple[_Acceptance, _Acceptance]:

@@ -66,8 +66,11 @@ class Pacing(Protocol):
     def judged(self, own: Judged, /) -> None:
         """What became of a session's draft in a step."""
 
-    def advanced(self, key: Hashable, tokens: int, /) -> None:
-        """A step brought a session so many tokens."""
+    def drafted(self, key: Hashable, tokens: int, ms: float, final: bool, /) -> None:
+        """A draft came for a session, in time or late: its tokens, and what drafting them took."""
+
+    def advanced(self, key: Hashable, tokens: int, seconds: float, /) -> None:
+        """A step brought a session so many tokens, so long after the one before."""
 
     def stepped(self, sessions: int, extra: int, ms: float, /) -> None:
         """A step without prompts, of so many sessions and `extra` draft tokens, took `ms`."""

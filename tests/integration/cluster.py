@@ -1,9 +1,11 @@
 """A whole cluster in one event loop: real workers, real links, real gRPC, a real Redis server.
 
-Processes are what is missing; the tests that need them start `paceline up`.
+Processes are what is missing; the tests that need them start `paceline up`. All of it speaks
+protocol 2 where PACELINE_PROTOCOL says so.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,8 @@ from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
 from services.drafter.core import DrafterCore
+from services.drafter.hypotheses import HypothesisCore
+from services.drafter.local import LocalProposer
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
@@ -44,7 +48,7 @@ from services.engine.spec import ModelSpec
 from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.embedded_redis import EmbeddedRedis
-from services.runtime.host import Emit, WorkerHost
+from services.runtime.host import Emit, Outlet, WorkerHost
 from services.runtime.serving import (
     Dialing,
     GrpcServer,
@@ -56,9 +60,12 @@ from services.runtime.serving import (
 from services.runtime.telemetry import Telemetry
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
 from tests.services.text_kit import OTHER, byte_level
+
+PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "1"))
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
@@ -174,7 +181,25 @@ async def start_verifier(
 ) -> Worker:
     loaded = engine(arch, **{"batch_invariant": None, **options})
     own = VerifierOptions(structures=structures_of(loaded))
-    return await start_core(VerifierCore, loaded, name, loaded.bundle, serving, options=own)
+    return await start_worker(
+        lambda emit: verifier_core(loaded, emit, name, own), loaded.bundle, serving
+    )
+
+
+def verifier_core(
+    loaded: Any, emit: Outlet, name: str, options: VerifierOptions, proposer: Any = None
+) -> Any:
+    """A verifier's core, of the protocol that is spoken."""
+    if PROTOCOL == 1:
+        return VerifierCore(loaded, emit=emit, worker_id=name, options=options)
+    return RunningCore(
+        loaded,
+        emit=emit,
+        worker_id=name,
+        options=options,
+        proposer=proposer,
+        absorb=emit.absorb,
+    )
 
 
 # One attention and one MLP of the two layers.
@@ -206,7 +231,8 @@ async def start_drafter(
         drafters["ngram,model"] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
-    return await start_core(DrafterCore, drafters, name, serving=serving, lengthen=lengthen)
+    core = DrafterCore if PROTOCOL == 1 else HypothesisCore
+    return await start_core(core, drafters, name, serving=serving, lengthen=lengthen)
 
 
 async def start_beside(
@@ -234,12 +260,19 @@ async def serve_beside(
     `heard`: is given what the verifier says.
     """
 
+    options = VerifierOptions(lending=lending)
+    if PROTOCOL > 1:
+        alone = await start_worker(
+            lambda emit: verifier_core(loaded, emit, name, options, LocalProposer(drafters)),
+            loaded.bundle,
+        )
+        return alone, alone
+
     def judging(emit: Emit) -> VerifierCore:
         def tell(link: int, event: Any) -> None:
             heard(event)
             emit(link, event)
 
-        options = VerifierOptions(lending=lending)
         return VerifierCore(loaded, emit=tell, worker_id=name, options=options)
 
     thread = CoreThread()
@@ -309,10 +342,11 @@ async def orchestrator(
     async with AsyncExitStack() as stack:
         store = await connect(redis.url, keep)
         stack.push_async_callback(store.close)
-        pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing)
+        pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing, protocol=PROTOCOL)
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
-        pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
+        apart = [own for own in drafters if PROTOCOL == 1 or own not in verifiers]
+        pool.set_addresses(Role.DRAFTER, [worker.address for worker in apart])
         known = await pool.ready(60)
         await pool.settle(60)
         telemetry = Telemetry.start("orchestrator")

@@ -73,7 +73,7 @@ def run(
                 accepted += 1
             if judged:
                 budget.judged(Judged(key, judged, accepted))
-            budget.advanced(key, 1 + accepted)
+            budget.advanced(key, 1 + accepted, took / 1e3)
             tokens[key] += 1 + accepted
     pace = [own / steps * plain / spent for own in tokens]
     return Outcome(sum(pace) / sessions, spent / plain, pace)
@@ -118,7 +118,7 @@ def test_a_session_whose_drafts_do_not_pay_lets_its_drafter_rest_and_tries_again
         if own.tokens:
             tried.append(step)
             budget.judged(Judged("s", own.tokens, 0))
-        budget.advanced("s", 1)
+        budget.advanced("s", 1, 0.01)
     assert resting > 1700
     assert tried[-1] > 2000 - 2 * LONGEST_REST
 

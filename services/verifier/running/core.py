@@ -234,6 +234,8 @@ class RunningCore:
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
                     session.mailbox.put(draft, session.output, arrived)
+                    size, final = len(draft.tree), draft.final
+                    self._pacing.drafted(session.key, size, draft.draft_ms, final)
         except Exception as error:
             _log.warning("drafts that cannot be read: %s", error)
 
@@ -454,6 +456,7 @@ class RunningCore:
         if proposer is None:
             return
         asking = [own for own in ready if own.drafts_here and not len(own.mailbox) and own.window]
+        asking = [own for own in asking if self._pacing.window(own.key, own.window)]
         if not asking:
             return
         try:
@@ -728,7 +731,9 @@ class RunningCore:
             reach = turn.taken.reach
             judged = Judged(session.key, len(row.judged), row.accepted, reach, row.path, tree)
             self._pacing.judged(judged)
-        self._pacing.advanced(session.key, len(row.tokens))
+        now = self._options.clock()
+        self._pacing.advanced(session.key, len(row.tokens), now - session.advanced_at)
+        session.advanced_at = now
         told, mode = self._options.on_choices, session.opening.mode
         if told is not None and mode.exact_match:
             told(mode.name.lower(), len(row.tokens), row.near_ties)

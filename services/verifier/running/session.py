@@ -51,6 +51,8 @@ class RunningSession(FedText):
         """The last of the engine's steps that it was in."""
         self.ready_since = now
         """When it could first have been in its next step; in seconds."""
+        self.advanced_at = now
+        """When its text grew last; in seconds."""
         self.held = False
         """Whether the policy holds it back for its draft."""
         self.held_since: float | None = None
