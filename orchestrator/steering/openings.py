@@ -174,9 +174,10 @@ def on_started(turn: Turn, event: Started) -> None:
         _started_otherwise(turn, event, attached)
     elif event.role is Role.DRAFTER:
         turn.drafter = attached._replace(opened=True)
-    elif not attached.opened:
+    else:  # A step may have come before.
         turn.cached_tokens = min(event.cached_tokens, len(turn.config.prompt))
-        has_started(turn, attached)
+        if not attached.opened:
+            has_started(turn, attached)
 
 
 def has_started(turn: Turn, verifier: Attached) -> None:

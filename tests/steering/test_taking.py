@@ -77,6 +77,12 @@ def test_an_answer_of_the_store_that_came_before_says_nothing_new():
 # --- what does not fit ----------------------------------------------------------------
 
 
+def test_how_much_of_the_prompt_was_cached_is_known_though_a_step_came_first():
+    made = Made().attach(Role.VERIFIER, "v").take(5)
+    made.feed(events.Started(0.0, Role.VERIFIER, "v", 1, cached_tokens=1))
+    assert (made.state.cached_tokens, made.state.committed) == (1, (5,))
+
+
 def test_a_step_that_was_taken_is_not_taken_twice():
     made = Made().serve()
     row = made.row(1, 2)
