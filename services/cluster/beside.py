@@ -85,7 +85,8 @@ def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSetting
 def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
     """Serve both until SIGTERM or SIGINT; the exit status (1 = the engine failed).
 
-    Raises `StartError` when it cannot start.
+    From protocol 2 on the verifier alone is served, and drafts by itself. Raises `StartError`
+    when it cannot start.
     """
     from services.contract.types import Role
     from services.drafter import main as drafting
@@ -105,6 +106,13 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
             drafters, engine = build(drafter, beside), beside.engine
             forms = beside.structures
             times = verifying.step_times(verifier, engine)
+            if verifier.protocol > 1:
+                proposer = drafting.make_proposer(drafter, drafters, tracer)
+                judge = verifying.make_host(
+                    verifier, engine, times, tracer, None, lending, forms, proposer
+                )
+                tracer.watch({"verifier": judge.progress})
+                return [verifying.serving(judge, engine, times)]
             judge = verifying.make_host(verifier, engine, times, tracer, thread, lending, forms)
             drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
             tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})

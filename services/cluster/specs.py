@@ -289,8 +289,12 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
 
 
 def drafts(options: ClusterOptions, worker: ProcessSpec) -> bool:
-    """Whether a worker of such a cluster serves as a drafter, be it beside verifying."""
-    return options.beside or worker.name.startswith("drafter")
+    """Whether a worker of such a cluster serves as a drafter, be it beside verifying.
+
+    Who drafts beside it from protocol 2 on is no worker.
+    """
+    apart = worker.name.startswith("drafter")
+    return apart or (options.beside and options.protocol == 1)
 
 
 def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from services.contract.types import Role
 from services.drafter.core import DrafterCore
+from services.drafter.local import LocalProposer
 from services.drafter.protocol import Drafter
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
@@ -63,3 +64,15 @@ def make_host(
         return HypothesisCore(drafters, emit=emit, **both)
 
     return WorkerHost(make_core, thread=thread, on_states=on_states)
+
+
+def make_proposer(
+    settings: DrafterSettings, drafters: Mapping[str, Drafter], tracer: StepTracer | None = None
+) -> LocalProposer:
+    """What drafts with these methods for a verifier in this process."""
+    return LocalProposer(
+        drafters,
+        lengthen=settings.lengthen,
+        on_step=tracer.on_step("drafter") if tracer is not None else None,
+        on_states=tracer.on_states("drafter") if tracer is not None else None,
+    )

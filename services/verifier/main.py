@@ -14,6 +14,7 @@ from services.engine.structure import Structures, structures_of
 from services.grammar.vetting import vetting_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Outlet, WorkerCore, WorkerHost
+from services.runtime.proposer import Proposer
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
 from services.runtime.worker_main import run_worker, tracing
@@ -81,13 +82,14 @@ def make_host(
     thread: CoreThread | None = None,
     lending: Lending | None = None,
     structures: Structures | None = None,
+    proposer: Proposer | None = None,
 ) -> VerifierHost:
     """The host of a core on `engine`, not started.
 
     `times`: what was measured of its steps. `thread`: one to share with a drafter on the same
-    engine; `lending`: where that
-    drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
-    `structures`: what it compiles with, too.
+    engine; `lending`: where that drafter finds the K/V of the sessions and what was decided, and
+    leaves its drafts; `structures`: what it compiles with, too. `proposer`: what drafts for it
+    in its own thread, from protocol 2 on.
     """
     structures = structures or structures_of(engine, vetting_of(settings))
     options = VerifierOptions(
@@ -114,6 +116,7 @@ def make_host(
             worker_id=settings.worker_id,
             options=options,
             pacing=DraftBudget(times),
+            proposer=proposer,
             absorb=emit.absorb,
         )
 

@@ -14,7 +14,13 @@ from services.cluster.beside import BesideSettings, drafter_settings
 from services.cluster.flags import Flags
 from services.cluster.models import DEMO_HEAD
 from services.cluster.process import ProcessSettings
-from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.cluster.specs import (
+    ClusterOptions,
+    Site,
+    drafts,
+    orchestrator_specs,
+    worker_specs,
+)
 from services.cluster.supervisor import START_TIMEOUT_S
 from services.console.up import describe
 from services.contract.errors import StartError
@@ -114,6 +120,20 @@ def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
         assert beside(site, draft="small", **options) == (("ngram",), "f.bin")
     for options in ({"method": "model"}, {"pool": True}, {"tensor_parallel": 2, "engine": "vllm"}):
         assert beside(site, draft="small", **options) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "drafters"),
+    [
+        ({"method": "ngram"}, ["verifier-1"]),
+        ({"method": "ngram", "protocol": 2}, []),
+        ({"draft": "small", "protocol": 2}, ["drafter-1"]),
+        ({"draft": "small"}, ["verifier-1", "drafter-1"]),
+    ],
+)
+def test_what_drafts_beside_a_verifier_is_a_worker_in_protocol_1_alone(site, options, drafters):
+    given = ClusterOptions("big", **options)
+    assert [own.name for own in worker_specs(given, site) if drafts(given, own)] == drafters
 
 
 @pytest.fixture

@@ -130,12 +130,18 @@ def test_a_verifier_that_does_not_answer_ends_the_start_with_one_line():
     assert "no verifier within 1 s: 127.0.0.1:1" in line
 
 
-def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(models, tmp_path):
-    up = start_up(tmp_path, "--target", str(models / "llama-0"), "--method", "skip")
+@pytest.mark.parametrize("protocol", ["1", "2"])
+def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(
+    models, tmp_path, protocol
+):
+    target = str(models / "llama-0")
+    up = start_up(tmp_path, "--target", target, "--method", "skip", "--protocol", protocol)
     assert [len(up.workers(role)) for role in ("drafter", "verifier")] == [0, 1]
     events = up.generate("--max-tokens", "40", "--temperature", "0")
     assert tokens(events) == plain(40)
-    assert events[-1]["speculation"]["num_draft_tokens"] > 0
+    told = events[-1]["speculation"]
+    assert told["num_draft_tokens"] > 0
+    assert {own["source"] for own in told["sources"]} == {"skip"}
     assert (up.stop(), up.left()) == (0, [])
 
 

@@ -77,7 +77,7 @@ class Fixed:
     def judged(self, own):
         pass
 
-    def advanced(self, key, tokens):
+    def advanced(self, key, tokens, seconds):
         pass
 
     def stepped(self, sessions, extra, ms):

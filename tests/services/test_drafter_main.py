@@ -9,9 +9,16 @@ from pydantic import ValidationError
 
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
-from services.contract.types import Draft, LinkHello, VerifyMode, WorkerDescription
+from services.contract.types import (
+    Draft,
+    LinkHello,
+    VerifyMode,
+    WorkerDescription,
+    local_methods,
+    tree_capability,
+)
 from services.contract.wire import DRAFTER_LINK, decode_description
-from services.drafter.main import make_host
+from services.drafter.main import make_host, make_proposer
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.model.model import ModelDrafter
@@ -289,3 +296,10 @@ def test_a_drafter_speaks_the_protocol_that_it_is_told_to(protocol):
     worker = make_host(settings, build(settings)).describe()
     assert (worker.protocol_min, worker.protocol_max) == (protocol, protocol)
     assert worker.methods == ("ngram",)
+
+
+def test_a_proposer_has_the_methods_of_the_settings():
+    settings = DrafterSettings(method="ngram")
+    told = make_proposer(settings, build(settings)).capabilities
+    assert local_methods(told) == ("ngram",)
+    assert tree_capability("ngram") in told

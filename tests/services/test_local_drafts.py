@@ -1,6 +1,7 @@
 """Drafts that a verifier's own process makes before a step: of its text, by any method."""
 
 import random
+from collections import Counter
 from dataclasses import fields
 
 import pytest
@@ -14,6 +15,9 @@ from services.contract.frames import DraftName, StepFrame, draft_key, step_rows
 from services.contract.states import NO_STATES, StateShape
 from services.contract.worker_messages import SessionStarted, StartVerify
 from services.drafter.local import LocalProposer
+from services.drafter.methods.eagle.eagle import EagleDrafter
+from services.drafter.methods.model.ahead import AheadRules
+from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.self_draft.borrowing import Borrowing
@@ -38,6 +42,7 @@ from tests.services.drafter_kit import (
     real_engine,
 )
 from tests.services.running_bench import Fixed
+from tests.services.test_drafter_eagle import head
 from tests.services.test_drafter_keys import recorded
 from tests.tries import tries
 
@@ -450,12 +455,16 @@ def test_a_look_ahead_may_ride_on_the_verifiers_forwards():
 # --- in a verifier that runs -------------------------------------------------------
 
 
-def written(method, mode, candidates=1):
-    """Two sessions of a verifier that drafts by itself: outputs, drafted tokens taken, steps."""
+def written(method, mode, candidates=1, proposing=None, **heads):
+    """Two sessions of a verifier that drafts by itself: outputs, drafted tokens taken, steps.
+
+    `heads`: other ways to make the methods.
+    """
     engine = real_engine(threads=1)
     engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
     lending, outputs, taken, steps = Lending(), {1: [], 2: []}, 0, 0
-    drafters = METHODS[method](engine, Borrowing(lending, engine))
+    drafters = (METHODS | heads)[method](engine, Borrowing(lending, engine))
+    named = method if method in heads else ",".join(name for name in drafters)
     events = []
     core = RunningCore(
         engine,
@@ -463,10 +472,10 @@ def written(method, mode, candidates=1):
         worker_id="v",
         options=VerifierOptions(lending=lending),
         pacing=Fixed(),
-        proposer=LocalProposer(drafters),
+        proposer=LocalProposer(drafters, **(proposing or {})),
     )
     for handle in outputs:
-        own = {"method": ",".join(drafters), "mode": mode, "depth": 6, "max_tokens": 30}
+        own = {"method": named, "mode": mode, "depth": 6, "max_tokens": 30}
         own |= {"num_candidates": candidates, "temperature": 1.0}
         core.handle(1, starting(PROMPT[handle:], handle, session_id=f"s{handle}", **own))
     while core.step():
@@ -517,3 +526,23 @@ def test_drawn_drafts_of_its_own_are_taken(method, mode):
     _, outputs, taken, _ = written(method, mode)
     assert [len(output) for output in outputs.values()] == [30, 30]
     assert taken >= LEAST[method]
+
+
+@pytest.mark.parametrize("mode", t.VerifyMode)
+@pytest.mark.parametrize("method", ["eagle", "ngram,eagle"])
+def test_a_head_drafts_from_states_that_no_message_carries(tmp_path, mode, method):
+    fates = Counter()
+
+    def methods(*_):
+        eagle, ngram = EagleDrafter(head(tmp_path)), NgramDrafter()
+        both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), name="eagle")
+        return {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
+
+    own = {"on_states": lambda fate, size: fates.update({fate: size})}
+    engine, outputs, *_ = written(method, mode, proposing=own, **{method: methods})
+    if mode.exact_match:
+        sampling = t.ResolvedSampling(temperature=1.0)
+        for handle, output in outputs.items():
+            assert output == plain_text(engine, PROMPT[handle:], 30, mode, sampling)
+    assert fates["received"] > 0
+    assert fates["dropped"] == 0

@@ -180,6 +180,30 @@ def test_a_tree_is_cut_by_places_and_by_depth():
     assert box.levels == 3
 
 
+def nothing(before, name=N1):
+    return draft((), before, name, tree=DraftTree(()), final=True)
+
+
+def test_an_empty_message_says_that_nothing_follows_before_the_output_grows():
+    box, output = opened(4)
+    put(box, output, draft((1,), (4,)))
+    assert not put(box, output, nothing((4,)))
+    assert put(box, output, nothing((4, 1)))
+    assert (held(box), box.final) == ((1,), True)
+    say(box, output, 1)
+    assert not box.final
+    assert put(box, output, nothing((4, 1)))
+    assert box.final
+
+
+def test_an_empty_message_of_a_newer_name_takes_the_draft_back():
+    box, output = opened(4)
+    put(box, output, draft((1,), (4,)))
+    assert put(box, output, nothing((4,), N2))
+    assert (held(box), box.final) == ((), True)
+    assert not put(box, output, draft((1,), (4,)))
+
+
 def test_whole_hypotheses_are_never_gone_on_with():
     for more in ({"parents": (-1, -1)}, {"reach": (0.5, 0.4)}):
         box, output = opened()

@@ -108,7 +108,7 @@ class Mailbox:
         if name.opening < self.first or name < self.newest:
             return False
         if not len(draft.tree):
-            return draft.final and self._nothing_more(draft, len(output))
+            return draft.final and self._nothing_more(draft, output)
         if name == self.name and self.tokens:
             return self._append(draft, len(output), now)
         if draft.hash != output.hash_at(draft.position):
@@ -132,11 +132,12 @@ class Mailbox:
             self._hold(draft.tree, draft.reach, draft.sources, draft.draft_ms, now)
             self.final = True
 
-    def _nothing_more(self, draft: DraftRow, length: int) -> bool:
+    def _nothing_more(self, draft: DraftRow, output: Output) -> bool:
         """An empty message: nothing follows what is held, or a newer draft is none at all."""
         if draft.name == self.newest:
-            goes_on = draft.position == length + len(self.tokens) and draft.hash == self.end_hash
-            self.final = self.final or (goes_on and draft.name == self.name)
+            end = len(output) + len(self.tokens)
+            hashed = self.end_hash if self.tokens else output.hash_at(end)
+            self.final = self.final or (draft.position == end and draft.hash == hashed)
             return self.final
         self.clear()
         self.newest, self.final = draft.name, True
