@@ -202,7 +202,7 @@ def test_a_drafter_is_no_further_ahead_than_drafts_hold() -> None:
     for _ in range(60):
         budget.judged(Judged("s", 8, 8))
     good = budget.window("s", 16)
-    for _ in range(60):
+    for _ in range(200):
         budget.judged(Judged("s", 8, 0))
     assert 1 <= budget.window("s", 16) < unknown < good == 16
     budget.allot([offer._replace(pacing=FIXED)])
