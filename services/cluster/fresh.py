@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 
 from services.cluster.figures import Measured
 from services.contract.errors import PacelineError, StartError
+from services.contract.types import Role
 from services.runtime.serving import open_channel
+from services.runtime.serving.rpcs import RPCS
 
 FRESH: dict[str, Any] = {"ephemeral": True}
 """The options of a request that uses nothing of others and leaves nothing."""
@@ -27,20 +28,19 @@ class NotFresh(PacelineError):
     """A measured answer used something of earlier texts."""
 
 
-async def recalled_tokens(addresses: Sequence[str]) -> int:
+async def recalled_tokens(addresses: Sequence[str], protocol: int = 1) -> int:
     """How many tokens these drafters, of this machine, have taken from other sessions' texts.
 
-    Raises StartError when one of them does not answer.
+    Raises StartError when one of them does not answer in this protocol.
     """
-    return sum([await _recalled(address) for address in addresses])
+    return sum([await _recalled(address, protocol) for address in addresses])
 
 
-async def _recalled(address: str) -> int:
-    asked = drafter_pb2.DrafterServiceDescribeRequest()
+async def _recalled(address: str, protocol: int) -> int:
+    rpcs = RPCS[Role.DRAFTER, protocol]
     async with open_channel(address) as channel:
-        stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
         try:
-            answer = await stub.Describe(asked, timeout=_ANSWER_S)
+            answer = await rpcs.stub(channel).Describe(rpcs.describe(), timeout=_ANSWER_S)
         except grpc.aio.AioRpcError as error:
             raise StartError(
                 f"the drafter on {address} does not tell what it drafts from: {error.details()}"

@@ -44,6 +44,8 @@ HOPE = 0.05
 """Of the newest step in what a session's drafts promise."""
 NEW = 4
 """Steps before which nobody knows what a session may hope for."""
+LEAST_CHANCE = 0.08
+"""Of a token that is worth drafting ahead."""
 UNPAID = 8
 """Drafts in a row that did not pay, after which a session rests."""
 SHORTEST_REST, LONGEST_REST = 16, 256
@@ -106,6 +108,7 @@ class _Session:
     """How long it rested last."""
     trials: int = 0
     patience: Patience = field(default_factory=Patience)
+    baseline: bool = False
     drafted: bool = False
     """Whether its last step judged a draft."""
     steps: int = 0
@@ -145,6 +148,7 @@ class DraftBudget:
         return session.patience.hold_s(offer.tokens, offer.final, chances, step_ms)
 
     def _baseline(self, offer: Offer) -> Allotment:
+        self._session(offer).baseline = True
         most = min(offer.tokens, offer.window)
         if offer.pacing == FIXED:
             whole = offer.final or offer.tokens >= offer.window
@@ -235,8 +239,7 @@ class DraftBudget:
                 )
             ]
             return believed(offer.reach, factors)
-        first = own.first.rate(of_tenant.first.rate(of_all.first.rate(FIRST)))
-        later = own.later.rate(of_tenant.later.rate(of_all.later.rate(FIRST)))
+        first, later = self._rates(self._session(offer))
         if offer.tree:
             # Which node is at which level is its drafter's: each is worth as much.
             levels = sum(first * later**level for level in range(max(1, offer.depth)))
@@ -276,9 +279,20 @@ class DraftBudget:
             session.trials = TRIALS if not session.rest else 0
 
     def window(self, key: Hashable, most: int) -> int:
-        """How far a session's drafter is to be ahead: `most`, or 0 while the session rests."""
+        """How far a session's drafter is to be ahead: 0 while it rests, else while drafts may hold.
+
+        A token further on is likely to be drafted in vain, and costs what a useful one costs.
+        """
         session = self._sessions.get(key)
-        return 0 if session is not None and session.rest else most
+        if session is None or session.baseline:
+            return most
+        if session.rest:
+            return 0
+        first, later = self._rates(session)
+        ahead, chance = 1, first
+        while ahead < most and chance * later >= LEAST_CHANCE:
+            ahead, chance = ahead + 1, chance * later
+        return ahead
 
     def forget(self, key: Hashable) -> None:
         """A session is gone; what it taught stays with its tenant and source."""
@@ -296,6 +310,15 @@ class DraftBudget:
             found = _Session(offer.tenant, offer.source, patience=patience)
             self._sessions[offer.key] = found
         return found
+
+    def _rates(self, session: _Session) -> tuple[float, float]:
+        """The chances of a first token, and of one behind an accepted one."""
+        own = session.acceptance
+        of_tenant, of_all = self._known_of(session.tenant, session.source)
+        return (
+            own.first.rate(of_tenant.first.rate(of_all.first.rate(FIRST))),
+            own.later.rate(of_tenant.later.rate(of_all.later.rate(FIRST))),
+        )
 
     def _known_of(self, tenant: Hashable, source: str) -> tuple[_Acceptance, _Acceptance]:
         """Of a source: what is known of a tenant's drafts, and of everybody's."""

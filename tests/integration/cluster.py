@@ -353,7 +353,8 @@ async def orchestrator(
         stack.callback(telemetry.shutdown)
         usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
         if not options.get("fallback"):
-            usual["pacing"] = "eager"
+            # Tiny targets do not wait for a drafter, unless they are told to.
+            usual["pacing"] = "eager" if PROTOCOL == 1 else "fixed"
         made = Options(name, **{**usual, **options})
         inference = Inference(pool, known, store, Recorder(telemetry), made)
         pool.attach(inference)

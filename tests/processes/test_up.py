@@ -130,12 +130,16 @@ def test_a_verifier_that_does_not_answer_ends_the_start_with_one_line():
     assert "no verifier within 1 s: 127.0.0.1:1" in line
 
 
-@pytest.mark.parametrize("protocol", ["1", "2"])
-def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(
-    models, tmp_path, protocol
-):
-    target = str(models / "llama-0")
-    up = start_up(tmp_path, "--target", target, "--method", "skip", "--protocol", protocol)
+def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(models, tmp_path):
+    drafts_beside(models, tmp_path)
+
+
+def test_a_verifier_of_protocol_2_drafts_by_itself_and_says_the_same(models, tmp_path):
+    drafts_beside(models, tmp_path, "--protocol", "2")
+
+
+def drafts_beside(models, folder, *more):
+    up = start_up(folder, "--target", str(models / "llama-0"), "--method", "skip", *more)
     assert [len(up.workers(role)) for role in ("drafter", "verifier")] == [0, 1]
     events = up.generate("--max-tokens", "40", "--temperature", "0")
     assert tokens(events) == plain(40)

@@ -193,3 +193,17 @@ def test_one_stall_does_not_mislead() -> None:
     costs.observe(1, 2, 5000.0)
     assert costs.ms(1, 0) < 11
     assert costs.ms(1, 2) < 13
+
+
+def test_a_drafter_is_no_further_ahead_than_drafts_hold() -> None:
+    budget, offer = DraftBudget(), Offer("s", "one", 8, source="model", window=16)
+    budget.allot([offer])
+    unknown = budget.window("s", 16)
+    for _ in range(60):
+        budget.judged(Judged("s", 8, 8))
+    good = budget.window("s", 16)
+    for _ in range(200):
+        budget.judged(Judged("s", 8, 0))
+    assert 1 <= budget.window("s", 16) < unknown < good == 16
+    budget.allot([offer._replace(pacing=FIXED)])
+    assert budget.window("s", 16) == 16

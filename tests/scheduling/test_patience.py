@@ -71,6 +71,7 @@ def test_the_next_session_of_a_tenant_waits_as_the_last_one_did() -> None:
     first = Offer("s", "one", 0, tree=True, source="graph", window=8)
     budget.allot([first])
     for step in range(40):
+        budget.stepped(1, 0, PLAIN_MS)
         budget.drafted("s", 8, 3.0, final=True)
         budget.advanced("s", 3 if step >= 12 else 1, 0.0095 if step >= 12 else 0.0062)
     assert budget.allot([first])[0].hold_s > 0

@@ -45,8 +45,8 @@ async def first_event(kind, call, codec):
 class Worker:
     """A served fake core."""
 
-    def __init__(self, role):
-        self.cores = []
+    def __init__(self, role, protocol=1):
+        self.cores, self.protocol = [], protocol
         self.host = WorkerHost(self.make_core)
         self.role = role
         self.stop = asyncio.Event()
@@ -61,10 +61,15 @@ class Worker:
     def core(self):
         return self.cores[0]
 
+    @property
+    def description(self):
+        spoken = {"protocol_min": self.protocol, "protocol_max": self.protocol}
+        return t.WorkerDescription("w1", self.role, methods=("ngram",), **spoken)
+
     async def serve(self, options, bundle):
         return await serve_worker(
             options,
-            Served(self.host, t.WorkerDescription("w1", self.role, methods=("ngram",)), bundle),
+            Served(self.host, self.description, bundle),
             on_ready=self.address.set_result,
             on_drain=self.drained.append,
             stop=self.stop,
@@ -72,8 +77,8 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, **options):
-    served = Worker(role)
+async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, protocol=1, **options):
+    served = Worker(role, protocol)
     served.task = asyncio.create_task(served.serve(ServingOptions(**options), bundle))
     await asyncio.wait([served.task, served.address], return_when=asyncio.FIRST_COMPLETED)
     async with open_channel(served.address.result()) as channel:

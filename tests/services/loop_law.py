@@ -334,7 +334,7 @@ class Loop:
     def deliver(self, st: State, tick: int) -> State:
         """A draft arrives, perhaps not for the last time."""
         box = self.box(st)
-        box.put(st.wire[0], Output(PROMPT, st.text), 0.0)
+        box.put(st.wire[0], Output([*PROMPT, *st.text], len(PROMPT)), 0.0)
         again = self.plan("again", tick, st, 4) == 0
         return st._replace(box=frozen(box), wire=st.wire if again else st.wire[1:])
 
