@@ -107,6 +107,7 @@ class Hub:
         self._rhythm = Rhythm()
         self._due: list[tuple[float, int]] = []
         self._waking = False
+        self._collected: list[Route] = []
         # What is to be granted at the end of this turn of the loop, by verifier.
         self._granted: dict[str, dict[int, int]] = {}
         self.hop = _FIRST_HOP
@@ -262,7 +263,7 @@ class Hub:
         for drafter, chosen in drafters.items():
             self._links.forward(drafter, select_steps(frame, chosen))
         self._measure(frame)
-        self._collect([route for route, _ in counted], now)
+        self._collect([route for route, _ in counted])
 
     def _drafts(self, worker: str, frame: DraftFrame) -> None:
         highest = max(unpack("I", frame.tokens), default=0)
@@ -294,8 +295,15 @@ class Hub:
 
     # --- what sessions take -----------------------------------------------------------
 
-    def _collect(self, routes: Sequence[Route], now: float) -> None:
-        """Let sessions take what they have got, now or when it is due."""
+    def _collect(self, routes: Iterable[Route]) -> None:
+        """Let sessions take what they have got, behind what has been sent to workers."""
+        if not self._collected:
+            self._timers.call_soon(self._take)
+        self._collected.extend(routes)
+
+    def _take(self) -> None:
+        """Sessions take what they have got, now or when it is due."""
+        routes, self._collected, now = self._collected, [], self._clock()
         for route in routes:
             if route.due <= now:
                 self._flush(route, now)

@@ -14,6 +14,8 @@ TRIAL = 12
 """Steps of a try, each way."""
 FIRST_RETRY, LAST_RETRY = 96, 1536
 """Steps until the other way is tried again."""
+SELDOM = 8
+"""Of so many steps one has a draft, at most, where a chain does not catch up."""
 BETTER = 1.05
 """Times as many tokens by time that waiting is to bring."""
 KEEP = 0.9
@@ -93,7 +95,7 @@ class Patience:
     def _review(self) -> None:
         free, held = (rate.value for rate in self._rates)
         tried = self._until == TRIAL
-        seldom = 2 * self._with_draft < self._steps
+        seldom = (2 if self.whole else SELDOM) * self._with_draft < self._steps
         if self.holds and not (tried and free):
             # Waiting has been good for long, or was another session's way: look at the other one.
             self._choose(False, TRIAL)

@@ -144,17 +144,17 @@ def tokens_of(rows):
 def test_a_start_is_answered_and_drafting_runs_to_the_window(harness):
     assert harness.send(starting()) == [(0, SessionStarted(1, 1))]
     rows = harness.run()
-    assert tokens_of(rows) == [(2,), (3,), (4,), (5,)]
-    assert [row.final for row in rows] == [False, False, False, True]
-    assert [row.position for row in rows] == [0, 1, 2, 3]
+    assert tokens_of(rows) == [(2,), (3, 4), (5,)]
+    assert [row.final for row in rows] == [False, False, True]
+    assert [row.position for row in rows] == [0, 1, 3]
     assert {row.name for row in rows} == {DraftName(1, 0)}
-    assert rows[2].hash == t.extend_hash(t.EMPTY_HASH, (2, 3))
+    assert rows[2].hash == t.extend_hash(t.EMPTY_HASH, (2, 3, 4))
 
 
 def test_a_step_that_agrees_lets_the_drafter_go_on_without_a_rewind(drafted):
     drafted.send(step(brought(1, 0, 2, 3)))
     rows = drafted.run()
-    assert [(row.position, row.name.number) for row in rows] == [(4, 0), (5, 0)]
+    assert [(row.position, row.name.number, len(row.tree)) for row in rows] == [(4, 0, 2)]
     assert drafted.method.kv[0, 1] == [50, 51, 2, 3, 4, 5, 6]
 
 
@@ -276,9 +276,9 @@ def test_window_zero_drafts_nothing_until_it_is_set(harness):
 def test_a_step_sets_windows_and_the_workers_own_caps_them():
     harness = Harness(max_window=3)
     harness.send(starting(1, window=50), starting(2, window=50))
-    assert len(harness.run()) == 6
+    assert sum(len(row.tree) for row in harness.run()) == 6
     harness.send(step(brought(1, 0, 99), brought(2, 0, 99), windows=(1, 200)))
-    assert [row.handle for row in harness.run()] == [1, 2, 2, 2]
+    assert [(row.handle, len(row.tree)) for row in harness.run()] == [(1, 1), (2, 1), (2, 2)]
     harness.send(step(brought(1, 1, 99), windows=(0,)))
     assert harness.run() == []
 
@@ -297,7 +297,7 @@ def test_sessions_draft_together_and_each_of_them_waits_for_the_whole_level(harn
 
 @pytest.mark.parametrize(
     ("level_ms", "sizes"),
-    [(2.0, [1] * 8), (1.0, [1] * 8), (0.6, [2] * 4), (0.4, [3, 3, 2]), (0.1, [4, 4])],
+    [(2.0, [1] * 8), (1.0, [1, 2, 2, 2, 1]), (0.6, [1, 3, 3, 1]), (0.4, [4, 4]), (0.1, [4, 4])],
 )
 def test_quick_levels_leave_together(level_ms, sizes):
     harness = Harness(level_ms)

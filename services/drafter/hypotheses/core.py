@@ -11,7 +11,6 @@ that takes a millisecond, else after two to four, and at once when no session ha
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +45,10 @@ Emit = Callable[[int, DrafterEvent], None]
 
 MOST_LEVELS = 4
 """Levels that a frame may hold together."""
+FRAME_MS = 2.0
+"""Of drafting in one frame: a frame costs CPU in three processes."""
+AWAITED_MS = 0.5
+"""Of a level, from which a draft's first token leaves alone."""
 _NEWEST = 0.125
 """Weight of the newest level in the mean of what levels take."""
 
@@ -257,7 +260,7 @@ class HypothesisCore:
         self._levels += 1
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
-        if self._levels >= self._levels_a_frame():
+        if self._levels >= self._levels_a_frame() or self._awaited():
             self._send()
         return True
 
@@ -295,8 +298,13 @@ class HypothesisCore:
 
     def _levels_a_frame(self) -> int:
         """How many levels leave together."""
-        levels = math.ceil(1.0 / self._level_ms) if self._level_ms else 1
-        return min(MOST_LEVELS, levels)
+        levels = round(FRAME_MS / self._level_ms) if self._level_ms else 1
+        return min(MOST_LEVELS, max(1, levels))
+
+    def _awaited(self) -> bool:
+        """Whether of some draft nothing has left yet: a verifier may have nothing of it."""
+        slow = self._level_ms >= AWAITED_MS
+        return slow and any(entry.session.untold for entry in self._unsent.values())
 
     def _send(self) -> None:
         """What has been drafted leaves, in one frame for each link."""

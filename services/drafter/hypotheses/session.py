@@ -132,6 +132,11 @@ class HypothesisSession:
         return self.output_length - self.committed_length
 
     @property
+    def untold(self) -> bool:
+        """Whether there is a tail of which nothing has left."""
+        return self._sent == 0 and self.tail_length > 0
+
+    @property
     def room(self) -> int:
         """How many tokens may be drafted now."""
         length = len(self.text) - self.prompt_length
