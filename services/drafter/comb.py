@@ -88,7 +88,11 @@ class Comb:
     def rewind(self, length: int) -> None:
         """The text is only its first `length` tokens again."""
         if length < self.root:
-            self.root, self.levels, self.trunk = length, [], []
+            self.stand_before(length)
+
+    def stand_before(self, root: int) -> None:
+        """Nothing is drafted in front of a text of `root` tokens."""
+        self.root, self.levels, self.trunk = root, [], []
 
     def follow(self, text: Sequence[int], epoch: int) -> int:
         """Stand in front of `text`; how many leading tokens of KV are right for it."""

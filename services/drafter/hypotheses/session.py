@@ -254,10 +254,11 @@ class HypothesisSession:
 
     def _extend(self, tree: DraftTree, sources: bytes) -> None:
         count = self._length(tree.token_ids)
-        tokens = tree.token_ids[:count]
+        tokens, hashed = tree.token_ids[:count], self._hashes[-1]
         self.text += tokens
         for token in tokens:
-            self._hashes.append(extend_hash(self._hashes[-1], (token,)))
+            hashed = extend_hash(hashed, (token,))
+            self._hashes.append(hashed)
         self._laws += tree.q[:count] if tree.q is not None else (None,) * count
         self._sources += sources[:count] if sources else bytes(count)
         self._proposal = tree.proposal
@@ -298,14 +299,16 @@ class HypothesisSession:
             row = None if self._told else self._tree._replace(draft_ms=self._spent())
             self._told = True
             return row
+        fresh = len(self.text) - self.prompt_length - self.committed_length - self._sent
+        if not fresh and (self._told or not self._rests):
+            return None
         final = self._rests or self.room == 0
-        fresh = self.tail_length - self._sent
-        if (not fresh and (self._told or not self._rests)) or (self._synchronous and not final):
+        if self._synchronous and not final:
             return None
         self._told = final
-        row = self._row(self._unsent(), self._sent, (), self._said(), final=final)
+        row = self._row(self._unsent(), self._sent, (), self._said(), self._spent(), final=final)
         self._sent += fresh
-        return row._replace(draft_ms=self._spent())
+        return row
 
     def _unsent(self) -> DraftTree:
         """The chain of the tail's tokens that have not left."""
@@ -326,6 +329,7 @@ class HypothesisSession:
         ahead: int,
         reach: tuple[float, ...],
         sources: bytes,
+        draft_ms: float = 0.0,
         *,
         final: bool = True,
     ) -> DraftRow:
@@ -339,6 +343,7 @@ class HypothesisSession:
             reach,
             sources,
             final,
+            draft_ms,
         )
 
     def _spent(self) -> float:

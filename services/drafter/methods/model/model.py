@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 
 import torch
 from torch import Tensor
 
 from services.contract.errors import InvalidRequest
-from services.contract.types import OpenDraft, VerifyMode, WorkerDescription
+from services.contract.types import DraftTree, OpenDraft, VerifyMode, WorkerDescription
 from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
@@ -35,7 +35,7 @@ from services.drafter.methods.model.stepping import Feed, Stepping
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.engine.port import Engine, KVCache, Segment, freed_on_error
-from services.engine.sampling import PartHead
+from services.engine.sampling import NO_CHOICE, PartHead, highest_logits
 from services.engine.structure import Structures, structures_of
 
 TREE_RULES = GraphRules(max_nodes=MAX_TREE_NODES, sibling_share=0.0, leaf_weight=0.0, repeat=None)
@@ -172,6 +172,11 @@ class ModelDrafter:
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The next level of every session whose text is in KV by now."""
+        segments = self._highest(asks)
+        if segments:
+            rows = torch.cat(self._engine.forward(segments))
+            vocab_size = self._sessions[asks[0].key].vocab_size
+            return [*map(_only, highest_logits(rows[:, :vocab_size]).tolist())]
         answers = _given({ask.key: self._held(ask) for ask in asks})
         going = [ask.key for ask in asks if ask.key not in answers]
         waiting = [key for key in going if not self.prompts.ready(key, going)]
@@ -187,6 +192,30 @@ class ModelDrafter:
         return False
 
     # --- decide ---------------------------------------------------------------
+
+    def _highest(self, asks: Sequence[Ask]) -> list[Segment]:
+        """What to feed where every session drafts the highest logit; else nothing."""
+        if self._head is not None or self._borrowing is not None:
+            return []
+        sessions = [self._sessions[ask.key] for ask in asks]
+        sizes = {session.vocab_size for session in sessions}
+        if len(sizes) != 1:
+            return []
+        [vocab_size] = sizes
+        chains: list[tuple[ModelSession, Sequence[int]]] = []
+        left = self._step_tokens
+        for ask, session in zip(asks, sessions, strict=True):
+            if type(session) is not ModelSession or not session.argmax(ask):
+                return []
+            text = ask.text
+            fresh = max(1, len(text) - session.cache.length)
+            left -= fresh
+            known = len(text) <= self._engine.max_context_length
+            if left < 0 or not known or max(text[-fresh:]) >= vocab_size:
+                return []
+            chains.append((session, text))
+        tokens = [(own.cache, own.next_tokens(text)) for own, text in chains]
+        return [Segment(cache, own, None, len(own) - 1) for cache, own in tokens]
 
     def _session(
         self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
@@ -307,6 +336,12 @@ class ModelDrafter:
 
 def _given(answers: Mapping[SessionKey, Proposed | None]) -> dict[SessionKey, Proposed]:
     return {key: answer for key, answer in answers.items() if answer is not None}
+
+
+@lru_cache(maxsize=1 << 12)
+def _only(token: int) -> Proposed:
+    """A draft of one token, or that there is none."""
+    return Proposed(final=True) if token == NO_CHOICE else Proposed(DraftTree((token,)))
 
 
 def segment_of(part: Part) -> Segment:

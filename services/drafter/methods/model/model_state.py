@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.contract.types import OpenDraft
+from services.contract.types import OpenDraft, VerifyMode
 from services.drafter.comb import MAX_TREE_NODES, Comb, Level
 from services.drafter.methods.model.candidates import PROPOSALS, Place
 from services.drafter.methods.model.counts import TextCounts
@@ -24,7 +24,7 @@ from services.drafter.methods.model.forms import TextForm
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.protocol import Ask, Proposed
 from services.engine.port import KVCache
-from services.engine.sampling import RowContext
+from services.engine.sampling import RowContext, wants_history
 
 
 class ModelSession:
@@ -47,6 +47,10 @@ class ModelSession:
         self.form: TextForm | None = None
         """What the output must be, where that is to be followed."""
         self._comb = Comb(advances=opening.mode.exact_match)
+        sampling = opening.sampling
+        edited = sampling.logit_bias or sampling.limits_tokens or wants_history(sampling)
+        self._argmax = opening.mode is VerifyMode.GREEDY and self._count == 1 and not edited
+        """Whether it drafts the highest logits, once `min_tokens` are there."""
         self._drawn = (-1, -1)
         """Epoch and position where the last draft that was drawn starts."""
 
@@ -91,6 +95,24 @@ class ModelSession:
     def entered(self, feed: Feed) -> None:
         """It is in KV."""
         self.caught_up = feed.complete
+
+    # --- the highest logit ------------------------------------------------------
+
+    def argmax(self, ask: Ask) -> bool:
+        """Whether the next token is the highest logit behind a text that is nearly in KV."""
+        return (
+            self._argmax
+            and self.caught_up
+            and self.form is None
+            and (not self._sampling.stop_token_ids or ask.position >= self._sampling.min_tokens)
+        )
+
+    def next_tokens(self, text: Sequence[int]) -> Sequence[int]:
+        """What KV lacks of the text, at least the last token; for a session of `argmax`."""
+        start = min(self.cache.length, len(text) - 1)
+        self.cache.rollback(start)
+        self._comb.stand_before(len(text))
+        return text[start:]
 
     # --- the draft --------------------------------------------------------------
 
