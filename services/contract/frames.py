@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
@@ -406,7 +407,7 @@ def draft_rows(frame: DraftFrame) -> Iterator[DraftRow]:
             tokens[first:end],
             None if parents is None else parents[first:end],
             laws[index] if laws else None,
-            Proposal(kind & _PROPOSAL),
+            _proposal(kind & _PROPOSAL),
             bool(kind & _WITHOUT_REPLACEMENT),
         )
         if parents is not None:
@@ -442,6 +443,11 @@ def _kind(draft: DraftRow) -> int:
 def _reach(draft: DraftRow) -> Iterable[float]:
     """The chances; of a draft without any, in a frame of others that have them, -1."""
     return draft.reach or repeat(-1.0, len(draft.tree))
+
+
+@lru_cache(maxsize=4)
+def _proposal(kind: int) -> Proposal:
+    return Proposal(kind)
 
 
 def _laws(frame: DraftFrame) -> list[tuple[SparseRow, ...] | None]:

@@ -329,7 +329,10 @@ class DraftBudget:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end((tenant, source))
-        return found, self._of_all.setdefault(source, _Acceptance())
+        of_all = self._of_all.get(source)
+        if of_all is None:
+            of_all = self._of_all[source] = _Acceptance()
+        return found, of_all
 
 
 def _most_by_time(ranked: Sequence[tuple[float, int]], sessions: int, ms: Sequence[float]) -> int:

@@ -385,17 +385,9 @@ def opened(start: StartDraft, session: HypothesisSession) -> OpenDraft:
 
 
 def _ask(entry: _Entry) -> Ask:
-    session = entry.session
-    known = session.prompt_length + session.committed_length
-    return Ask(
-        entry.key,
-        session.key,
-        session.text,
-        session.prompt_length,
-        known,
-        session.room,
-        session.top_rows,
-    )
+    session, start = entry.session, entry.session.prompt_length
+    known = start + session.committed_length
+    return Ask(entry.key, session.key, session.text, start, known, session.room, session.top_rows)
 
 
 def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:

@@ -242,10 +242,14 @@ class RunningCore:
     def _sound(self, draft: DraftRow) -> bool:
         """Whether a draft is a tree as it should be, with a law for each place drawn at."""
         tree = draft.tree
-        try:
-            check_tree(tree, len(tree), self._limits)
-        except Refusal:
-            return False
+        if tree.parents is None:
+            if max(tree.token_ids, default=0) >= self._limits.vocab_size:
+                return False
+        else:
+            try:
+                check_tree(tree, len(tree), self._limits)
+            except Refusal:
+                return False
         if tree.proposal is not Proposal.SAMPLED:
             return tree.q is None
         return tree.q is None or len(tree.q) == len(set(tree.every_parent))

@@ -14,6 +14,7 @@ No token is looked at for what it is, but to compare it with the output.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import eq
 from typing import NamedTuple
 
 from services.contract.frames import NO_NAME, DraftName, DraftRow
@@ -113,13 +114,17 @@ class Mailbox:
             return self._append(draft, len(output), now)
         if draft.hash != output.hash_at(draft.position):
             return False
-        before = self._state()
-        self._hold(draft.tree, draft.reach, draft.sources, draft.draft_ms, now)
+        tree, said = draft.tree, output.behind(draft.position)
+        chain = tree.parents is None
+        if chain and not _goes_on(tree.token_ids, said):
+            return False
+        before = None if chain else self._state()
+        self._hold(tree, draft.reach, draft.sources, draft.draft_ms, now)
         self.name = name
-        if draft.tree.parents is None and not draft.reach:
-            self.end_hash = extend_hash(draft.hash, draft.tree.token_ids)
-        self.follow(output.behind(draft.position))
-        if not self.tokens:
+        if chain and not draft.reach:
+            self.end_hash = extend_hash(draft.hash, tree.token_ids)
+        self.follow(said)
+        if before is not None and not self.tokens:
             self._restore(before)
             return False
         self.newest, self.final = name, draft.final
@@ -195,7 +200,7 @@ class Mailbox:
             return
         if self.parents is not None:
             self._descend(said)
-        elif len(said) < len(self.tokens) and self.tokens[: len(said)] == [*said]:
+        elif _goes_on(self.tokens, said):
             self._cut(len(said))
         else:
             self.clear()
@@ -336,3 +341,8 @@ class Mailbox:
     def _tree(self) -> DraftTree:
         parents = None if self.parents is None else tuple(self.parents)
         return DraftTree(tuple(self.tokens), parents)
+
+
+def _goes_on(tokens: Sequence[int], said: Sequence[int]) -> bool:
+    """Whether a chain of these tokens says what was said, and more."""
+    return len(tokens) > len(said) and all(map(eq, tokens, said))
