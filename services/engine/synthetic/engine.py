@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class PlaceCache(BudgetedCache):
         before = self._places
         said: list[Place] = []
         parents = placed.parents
+        if parents is None and len(tokens) == 1 and before:
+            return [before[-1].then(tokens[0], world)]
         at = before[placed.past - 1] if placed.past else Place()
         for index, token in enumerate(tokens, placed.past):
             if parents is not None:
@@ -153,12 +156,16 @@ class SyntheticEngine(BudgetedEngine):
         """Logits [places, V], sure of one token each unless it is drawn."""
         if self._drawn is not None:
             return self._drawn.logits(places, self.vocab_size)
-        said = torch.tensor([self._says(self._world, one) for one in places], dtype=torch.long)
-        logits = torch.zeros(len(said), self.vocab_size)
-        return logits.scatter_(1, said[:, None], SURE)
+        said = [self._says(self._world, one) for one in places]
+        logits = np.zeros((len(said), self.vocab_size), dtype=np.float32)
+        logits[range(len(said)), said] = SURE
+        return torch.from_numpy(logits)
 
     def _cost_ms(self, segments: Sequence[Segment], places: Sequence[Sequence[Place]]) -> float:
-        prompts = [_prompt_tokens(*pair) for pair in zip(segments, places, strict=True)]
+        prompts = [
+            _prompt_tokens(segment, own) if segment.logits_from else 0
+            for segment, own in zip(segments, places, strict=True)
+        ]
         rows = [len(own) - held for own, held in zip(places, prompts, strict=True)]
         return self._costs.forward_ms(rows, sum(prompts))
 
