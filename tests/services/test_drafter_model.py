@@ -97,6 +97,30 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone():
         assert tokens_of(drafts, session) == harness.engine.continuation(prompt, 6)
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"mode": COUPLED},
+        {"num_candidates": 2},
+        {"logit_bias": ((3, 50.0),)},
+        {"vocab_size": VOCAB - 1},
+        {"min_tokens": 4, "stop_token_ids": tuple(range(0, VOCAB, 2))},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_a_greedy_session_beside_another_kind_drafts_what_it_drafts_alone(beside):
+    alone, other, both = Harness(), Harness(), Harness()
+    found = tokens_of(alone.drafts())
+    other.open("other", [4, 5, 6], **beside)
+    wanted = [draft.tree for draft in other.run()]
+    both.open()
+    both.steps(3)
+    both.open("other", [4, 5, 6], **beside)
+    drafts = both.run()
+    assert tokens_of(drafts) == found
+    assert [draft.tree for draft in drafts if draft.session == "other"] == wanted
+
+
 def test_a_long_prompt_enters_in_chunks_while_others_draft():
     harness = Harness(step_tokens=8)
     harness.open()
