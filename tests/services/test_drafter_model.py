@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.model.model_state import ModelSession
 from tests.services.drafter_kit import (
     COUPLED,
     PROMPT,
@@ -98,27 +99,21 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone():
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "parameters",
     [
+        {},
         {"mode": COUPLED},
         {"num_candidates": 2},
         {"logit_bias": ((3, 50.0),)},
         {"vocab_size": VOCAB - 1},
         {"min_tokens": 4, "stop_token_ids": tuple(range(0, VOCAB, 2))},
     ],
-    ids=lambda own: next(iter(own)),
+    ids=lambda own: next(iter(own), "plain"),
 )
-def test_a_greedy_session_beside_another_kind_drafts_what_it_drafts_alone(beside):
-    alone, other, both = Harness(), Harness(), Harness()
-    found = tokens_of(alone.drafts())
-    other.open("other", [4, 5, 6], **beside)
-    wanted = [draft.tree for draft in other.run()]
-    both.open()
-    both.steps(3)
-    both.open("other", [4, 5, 6], **beside)
-    drafts = both.run()
-    assert tokens_of(drafts) == found
-    assert [draft.tree for draft in drafts if draft.session == "other"] == wanted
+def test_the_highest_logits_of_all_at_once_are_what_each_session_drafts(monkeypatch, parameters):
+    at_once = Harness().drafts(**parameters)
+    monkeypatch.setattr(ModelSession, "argmax", lambda *_: False)
+    assert at_once == Harness().drafts(**parameters)
 
 
 def test_a_long_prompt_enters_in_chunks_while_others_draft():
