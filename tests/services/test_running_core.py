@@ -391,6 +391,22 @@ def test_a_drafter_hears_how_far_to_be_ahead_once_and_when_that_changes():
     assert frames == [b"\5", b"", b"\2", b""]
 
 
+def test_a_drafter_that_comes_later_and_one_of_another_window_hear_it_too():
+    table = Running()
+    table.step(start(window=5))
+    frames = [
+        only(StepFrame, table.run(*commands, steps=1)).windows
+        for commands in (
+            (draft(TEXT[1:2], TEXT[:1]),),
+            (draft(TEXT[3:4], TEXT[:3], number=2),),
+            (draft(TEXT[5:6], TEXT[:5], opening=2),),
+            (),
+            (SetWindow(1, 5),),
+        )
+    ]
+    assert frames == [b"\5", b"", b"\5", b"", b"\5"]
+
+
 # --- sessions that come, come again and go ------------------------------------------------
 
 
