@@ -86,7 +86,7 @@ async def linked(cluster: Cluster, members: list[Member]) -> None:
     (orchestrator,) = [one for one in members if one.role == ORCHESTRATOR]
     workers = {one.name for one in members if one.role in (VERIFIER, DRAFTER)}
     async with cluster.client(orchestrator.address) as client, asyncio.timeout(60):
-        while workers != await connected(client):
+        while workers != await connected(client):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
