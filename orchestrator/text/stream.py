@@ -24,10 +24,10 @@ STEP = 32
 
 
 class TextState(NamedTuple):
-    """What the first `count` tokens leave behind; `stop` is the stop string they completed."""
+    """What the `tokens` so far leave behind; `stop` is the stop string that they completed."""
 
     decode: DecodeState = DecodeState()
-    count: int = 0
+    tokens: int = 0
     node: int = ROOT
     held: str = ""
     stop: str = ""
@@ -60,11 +60,11 @@ class TextRules:
 
     def step(self, state: TextState, token: int) -> tuple[TextState, str]:
         """The state after one more token, and the text it released."""
-        decode, text, count = state.decode, "", state.count + 1
+        decode, text = state.decode, ""
         hidden = bool(state.stop) or token in self._silent
         if not hidden:
             decode, text = advance(self._tokenizer, decode, token)
-        counted = TextState(decode, count, state.node, state.held, state.stop)
+        counted = TextState(decode, state.tokens + 1, state.node, state.held, state.stop)
         if self._matcher is None or not text:
             return counted, text
         return self._watch(self._matcher, counted, text)
@@ -84,7 +84,7 @@ class TextRules:
         for end, char in enumerate(text, len(state.held) + 1):
             node = matcher.step(node, char)
             stop = matcher.match(node)
-            if stop and state.count > self._min_tokens:
+            if stop and state.tokens > self._min_tokens:
                 keep = end if self._include_stop_str else end - len(stop)
                 return state._replace(node=ROOT, held="", stop=stop), waiting[:keep]
         keep = len(waiting) - matcher.held(node)
