@@ -201,6 +201,12 @@ def whole_answer(number: int) -> Attack:
     return _generate(number, sampling=made, include_rounds=True)
 
 
+def names_of_tokens(number: int) -> Attack:
+    """A format of 64 KB in which each special token's name is looked for."""
+    grammar = f'start: "{number:08d}' + "<|im_star" * 7_000 + '"'
+    return _generate(number, sampling=pb.SamplingParams(grammar=grammar))
+
+
 def long_prefill(number: int) -> Attack:
     """A prompt that fills the context, for one token."""
     ids = pb.TokenIds(ids=[(number + i) % 250 for i in range(1900)])
@@ -300,6 +306,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         huge_conversation,
         many_tokens,
         whole_answer,
+        names_of_tokens,
         long_prefill,
         scores,
         unread,
