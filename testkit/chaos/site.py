@@ -1,5 +1,6 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,8 +22,12 @@ from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
 START_SECONDS = 240.0
 
-ALWAYS_DRAFT = ("--pacing", "eager", "--no-fallback")
-"""Drafts are sent whether they pay or not: beside tiny targets they seldom do."""
+_PACING = "fixed" if os.environ.get("PACELINE_PROTOCOL") == "2" else "eager"
+ALWAYS_DRAFT = ("--pacing", _PACING, "--no-fallback")
+"""Drafts are made whether they pay or not: beside tiny targets they seldom do.
+
+A verifier that runs its sessions waits for none unless it is told to.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from services.contract.worker_messages import (
 from services.engine import noise
 from services.engine.noise import Stream
 from services.runtime.proposer import LocalDraft
+from services.scheduling.draft_budget import FIXED, DraftBudget
 from services.scheduling.offers import Allotment
 from tests.fake_engine import FakeEngine, law
 from tests.services.running_bench import (
@@ -794,6 +795,18 @@ def test_a_drafters_draft_comes_before_one_of_the_verifiers_own():
     table.step(start(method="known"))
     [row] = table.step(draft(TEXT[1:2], TEXT[:1]))
     assert (row.accepted, row.name, proposer.asked) == (1, (1, 1), [])
+
+
+@pytest.mark.parametrize("drafted_for", [False, True])
+def test_who_waits_for_whole_drafts_waits_for_none_that_the_verifier_finds_nothing_for(drafted_for):
+    class Mute(Knows):
+        def _draft(self, ask):
+            return LocalDraft()
+
+    table = Running(proposer=Mute(), pacing=DraftBudget())
+    # The clock stands still, so that whoever waits waits for ever.
+    table.run(start(method="known", pacing=FIXED, drafted_for=drafted_for))
+    assert table.output() == (TEXT[:1] if drafted_for else TEXT)
 
 
 def test_a_proposer_that_fails_costs_its_drafts_alone():

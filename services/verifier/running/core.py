@@ -471,7 +471,9 @@ class RunningCore:
             return
         now = self._options.clock()
         for session, draft in zip(asking, drafts, strict=True):
-            session.mailbox.propose(draft, now)
+            # Where nothing is drafted here, a drafter may have something yet.
+            if len(draft.tree) or not session.opening.drafted_for:
+                session.mailbox.propose(draft, now)
 
     def _ask(self, session: RunningSession) -> LocalAsk:
         opening = session.opening
