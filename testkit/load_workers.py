@@ -120,6 +120,23 @@ class _Session:
         return judged(block, base, drafted, own)._replace(mode=mode)
 
 
+def described(worker_id: str, states: int = 0) -> t.WorkerDescription:
+    """A verifier of known text; `states`: the numbers in a token's hidden states."""
+    return t.WorkerDescription(
+        worker_id,
+        t.Role.VERIFIER,
+        model="known",
+        model_fingerprint="known",
+        tokenizer_fingerprint="letters",
+        vocab_size=_VOCABULARY,
+        max_context_length=1 << 20,
+        kv_capacity_tokens=1 << 30,
+        capabilities=(t.STATES,) if states else (),
+        hidden_width=states // len(_LAYERS),
+        hidden_layers=len(_LAYERS),
+    )
+
+
 class KnownVerifier:
     """A `WorkerCore`: the next step answers a block of every session that has one."""
 
@@ -128,19 +145,7 @@ class KnownVerifier:
     ) -> None:
         self._emit, self._pause = emit, 1e-3 * step_ms
         self._states, self._prompt = states, prompt
-        self._about = t.WorkerDescription(
-            worker_id,
-            t.Role.VERIFIER,
-            model="known",
-            model_fingerprint="known",
-            tokenizer_fingerprint="letters",
-            vocab_size=_VOCABULARY,
-            max_context_length=1 << 20,
-            kv_capacity_tokens=1 << 30,
-            capabilities=(t.STATES,) if states else (),
-            hidden_width=states // len(_LAYERS),
-            hidden_layers=len(_LAYERS),
-        )
+        self._about = described(worker_id, states)
         self._sessions: dict[tuple[int, str], _Session] = {}
         self._steps = 0
 

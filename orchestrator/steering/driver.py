@@ -333,8 +333,7 @@ class SteeredDriver:
                 message.opening,
                 len(message.output),
                 message.limit,
-                # Under load it is opened with less, and told of the rest later.
-                self.state.config.largest_block,
+                message.window,
             )
         else:
             self._hub.drafted_by(self._handle, start.worker)

@@ -18,7 +18,9 @@
    every verifier is slow, moving on would only start over.
 7. States that a verifier tells as it reads a text go to the drafter that is attached then, behind
    its opening. Without one they are dropped, and so are those of an earlier opening.
-8. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
+8. A verifier is opened with the largest window there is, and told of a smaller one behind that: no
+   later one passes its first.
+9. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
 """
 
 from __future__ import annotations
@@ -96,6 +98,9 @@ def _open_verifier(turn: Turn, event: WorkerAttached, due: float) -> None:
     turn.verifier = Attached(event.worker, opening, due, method=local)
     turn.limit = limit_of(turn)
     turn.actions.append(Start(Role.VERIFIER, event.worker, _start_verify(turn, turn.verifier)))
+    most = turn.config.largest_block
+    if (window := capped(most, turn.cap)) < most:
+        turn.actions.append(SetWindow(event.worker, window))
     if turn.drafter is not None and turn.drafter.method != methods_of_a_drafter(
         turn.config, turn.verifier
     ):
@@ -126,7 +131,7 @@ def _start_verify(turn: Turn, verifier: Attached) -> StartVerify:
         config.mode,
         config.sampling,
         config.seed,
-        capped(config.largest_block, turn.cap),
+        config.largest_block,
         depth=config.window,
         method=verifier.method,
         first_drafts=turn.drafters.first,

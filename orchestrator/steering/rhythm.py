@@ -9,7 +9,7 @@ from __future__ import annotations
 
 LONGEST = 0.02
 """Seconds."""
-SHARE = 0.5
+SHARE = 0.25
 _EVERY = 0.25
 _FEWEST = 8
 _FIRST_COST = 0.0003

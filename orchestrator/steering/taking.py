@@ -23,7 +23,7 @@ from orchestrator.steering.sources import known_sources
 from orchestrator.steering.state import Attached, Pace, Turn
 from orchestrator.steering.storing import add
 from services.contract.frames import NO_NAME, StepEnd, StepRow
-from services.contract.types import FinishReason, Origin
+from services.contract.types import FinishReason, Origin, source_of
 
 _ACCEPTED = Origin.ACCEPTED
 _OWN = {StepEnd.RECOVERED: Origin.RECOVERED, StepEnd.BONUS: Origin.BONUS}
@@ -178,6 +178,8 @@ def _rejected(row: StepRow) -> tuple[int, ...]:
 
 def _by_source(config: SessionConfig, row: StepRow) -> tuple[SourceCount, ...]:
     """The judged tokens and the accepted ones, by source."""
+    if not row.sources:
+        return (SourceCount(source_of(config.method), len(row.judged), row.accepted),)
     sources = known_sources(config, row.sources, len(row.judged))
     path = row.path or range(row.accepted)
     taken = bytes([sources[node] for node in path])

@@ -13,7 +13,7 @@ in a small state:
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.text.tokenizer import Tokenizer
 
@@ -21,8 +21,7 @@ from orchestrator.text.tokenizer import Tokenizer
 LONGEST_HELD = 16
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeState:
+class DecodeState(NamedTuple):
     """What earlier tokens leave behind.
 
     `pending` is the start of a character. `window[:read]` is context whose text
@@ -43,7 +42,7 @@ def advance(tokenizer: Tokenizer, state: DecodeState, token: int) -> tuple[Decod
     if not data:
         return state, ""
     if not state.started and data == b" " and tokenizer.vocabulary.strips_first_space:
-        return replace(state, started=True), ""
+        return state._replace(started=True), ""
     return _add_bytes(state, data)
 
 

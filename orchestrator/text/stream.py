@@ -12,7 +12,7 @@ former never does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from orchestrator.steering.config import TextStop
 from orchestrator.text.detokenize import DecodeState, advance
@@ -23,12 +23,11 @@ from orchestrator.text.tokenizer import Tokenizer
 STEP = 32
 
 
-@dataclass(frozen=True, slots=True)
-class TextState:
-    """What the first `count` tokens leave behind; `stop` is the stop string they completed."""
+class TextState(NamedTuple):
+    """What the `tokens` so far leave behind; `stop` is the stop string that they completed."""
 
-    decode: DecodeState = field(default_factory=DecodeState)
-    count: int = 0
+    decode: DecodeState = DecodeState()
+    tokens: int = 0
     node: int = ROOT
     held: str = ""
     stop: str = ""
@@ -61,17 +60,19 @@ class TextRules:
 
     def step(self, state: TextState, token: int) -> tuple[TextState, str]:
         """The state after one more token, and the text it released."""
-        decode, text, count = state.decode, "", state.count + 1
+        decode, text = state.decode, ""
         hidden = bool(state.stop) or token in self._silent
         if not hidden:
             decode, text = advance(self._tokenizer, decode, token)
-        counted = TextState(decode, count, state.node, state.held, state.stop)
+        counted = TextState(decode, state.tokens + 1, state.node, state.held, state.stop)
         if self._matcher is None or not text:
             return counted, text
         return self._watch(self._matcher, counted, text)
 
     def find_stop(self, state: TextState, tokens: Iterable[int]) -> TextStop | None:
         """Where a stop string would end the output if `tokens` followed."""
+        if self._matcher is None:
+            return None
         for keep, token in enumerate(tokens, 1):
             state, _ = self.step(state, token)
             if state.stop:
@@ -83,11 +84,11 @@ class TextRules:
         for end, char in enumerate(text, len(state.held) + 1):
             node = matcher.step(node, char)
             stop = matcher.match(node)
-            if stop and state.count > self._min_tokens:
+            if stop and state.tokens > self._min_tokens:
                 keep = end if self._include_stop_str else end - len(stop)
-                return replace(state, node=ROOT, held="", stop=stop), waiting[:keep]
+                return state._replace(node=ROOT, held="", stop=stop), waiting[:keep]
         keep = len(waiting) - matcher.held(node)
-        return replace(state, node=node, held=waiting[keep:]), waiting[:keep]
+        return state._replace(node=node, held=waiting[keep:]), waiting[:keep]
 
 
 class TextStream:
@@ -130,7 +131,7 @@ class TextStream:
             self._pieces.append(piece)
         if finished and len(self._pieces) > first:
             self._pieces[-1] += self.state.held
-            self.state = replace(self.state, held="", node=ROOT)
+            self.state = self.state._replace(held="", node=ROOT)
         return self._pieces[first:]
 
     def steps(self, tokens: Sequence[int], finished: bool = False) -> Iterator[None]:

@@ -314,8 +314,14 @@ class WorkerPool:
         return [*alone, *drafters, *[own + others for own in alone for others in drafters]]
 
     def capabilities(self, role: Role = Role.DRAFTER) -> frozenset[str]:
-        """All capabilities of the connected drafters and their methods, or of verifiers."""
-        return frozenset(c for link in self._up(role) for c in _capabilities(link))
+        """All capabilities of the connected drafters and their methods, or of verifiers.
+
+        What the methods of a verifier that drafts itself are able to is among the former.
+        """
+        own = {c for link in self._up(role) for c in _capabilities(link)}
+        if role is Role.DRAFTER:
+            own.update(c for link in self._up(Role.VERIFIER) for c in _of_local_methods(link))
+        return frozenset(own)
 
     def takes(self, worker: str) -> bool:
         """Whether the worker is connected, and does not drain."""
@@ -511,6 +517,13 @@ def _room(link: WorkerLink) -> float:
 
 def _methods(link: WorkerLink) -> tuple[str, ...]:
     return link.description.methods if link.description else ()
+
+
+def _of_local_methods(link: WorkerLink) -> list[str]:
+    """What the methods by which a verifier drafts itself are able to."""
+    every = _capabilities(link)
+    local = local_methods(every)
+    return [own for own in every if own.rpartition(":")[0] in local]
 
 
 def _capabilities(link: WorkerLink) -> tuple[str, ...]:

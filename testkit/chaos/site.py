@@ -1,5 +1,6 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,20 +22,26 @@ from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
 START_SECONDS = 240.0
 
-ALWAYS_DRAFT = ("--pacing", "eager", "--no-fallback")
-"""Drafts are sent whether they pay or not: beside tiny targets they seldom do."""
+_PACING = "fixed" if os.environ.get("PACELINE_PROTOCOL") == "2" else "eager"
+ALWAYS_DRAFT = ("--pacing", _PACING, "--no-fallback")
+"""Drafts are made whether they pay or not: beside tiny targets they seldom do.
+
+A verifier that runs its sessions waits for none unless it is told to.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What runs. `wire_seconds`: what a byte takes to a verifier and back, each way.
 
-    `flags` go to each process of a role. `draft` empty: n-grams. `tls`: every call and every
-    link shows a certificate.
+    `flags` go to each process of a role. `draft` empty: n-grams. `synthetic`: workers run no
+    models, and take the times that this file tells. `tls`: every call and every link shows a
+    certificate.
     """
 
-    target: str
+    target: str = ""
     draft: str = ""
+    synthetic: str = ""
     verifiers: int = 2
     drafters: int = 2
     orchestrators: int = 2
@@ -55,8 +62,12 @@ class Layout:
     def arguments(self, role: str) -> list[str]:
         """The flags of one role."""
         if role == VERIFIER:
-            return ["--target", self.target, "--threads", "1", *self.verifier_flags]
+            model = ["--target", self.target]
+            model = ["--synthetic", self.synthetic] if self.synthetic else model
+            return [*model, "--threads", "1", *self.verifier_flags]
         if role == DRAFTER:
+            if self.synthetic:
+                return ["--synthetic", self.synthetic, "--threads", "1", *self.drafter_flags]
             model = ["--draft", self.draft, "--threads", "1"] if self.draft else []
             base = ["--draft-base", self.target] if is_head(self.draft) else []
             return [*model, *base, *self.drafter_flags]
@@ -87,17 +98,22 @@ class Cluster:
             self._network = stack.enter_context(Network())
             self.store = self._store()
             stack.callback(self.store.stop)
+            self._stack = stack
             for role, name in self.layout.names():
-                member = self._member(role, name)
-                self.members.append(member)
-                stack.callback(member.put_down)
-                member.start()
+                self.add(role, name).start()
             self.wait()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def add(self, role: str, name: str, *flags: str) -> Member:
+        """One more process, with these flags behind those of its role; it is yet to be started."""
+        member = self._member(role, name, *flags)
+        self.members.append(member)
+        self._stack.callback(member.put_down)
+        return member
 
     @property
     def addresses(self) -> list[str]:
@@ -140,11 +156,11 @@ class Cluster:
             return OneServer(self._network)
         return ReplicatedStore(self.layout.store, self.layout.store_program)
 
-    def _member(self, role: str, name: str) -> Member:
+    def _member(self, role: str, name: str, *flags: str) -> Member:
         ready = self.folder / f"{name}.ready"
         delay = self.layout.wire_seconds if role == VERIFIER else 0.0
         proxy = self._network.proxy(partial(_said, ready), delay)
-        own = [*self.layout.arguments(role), *_identity(role, name, proxy.address)]
+        own = [*self.layout.arguments(role), *flags, *_identity(role, name, proxy.address)]
         common = ["--redis", self.store.url, "--ready-file", str(ready), *self._secured(role)]
         port = free_port() if self.layout.metrics else 0
         common += ["--metrics-port", str(port)] if port else []

@@ -181,25 +181,33 @@ async def start_verifier(
 ) -> Worker:
     loaded = engine(arch, **{"batch_invariant": None, **options})
     own = VerifierOptions(structures=structures_of(loaded))
-    return await start_worker(
-        lambda emit: verifier_core(loaded, emit, name, own), loaded.bundle, serving
-    )
+    return await start_core(verifier_core, loaded, name, loaded.bundle, serving, options=own)
 
 
 def verifier_core(
-    loaded: Any, emit: Outlet, name: str, options: VerifierOptions, proposer: Any = None
+    loaded: Any,
+    *,
+    emit: Outlet,
+    worker_id: str,
+    options: VerifierOptions | None = None,
+    proposer: Any = None,
 ) -> Any:
     """A verifier's core, of the protocol that is spoken."""
     if PROTOCOL == 1:
-        return VerifierCore(loaded, emit=emit, worker_id=name, options=options)
+        return VerifierCore(loaded, emit=emit, worker_id=worker_id, options=options)
     return RunningCore(
         loaded,
         emit=emit,
-        worker_id=name,
+        worker_id=worker_id,
         options=options,
         proposer=proposer,
         absorb=emit.absorb,
     )
+
+
+def drafter_core(drafters: dict[str, Any], **options: Any) -> Any:
+    """A drafter's core, of the protocol that is spoken."""
+    return (DrafterCore if PROTOCOL == 1 else HypothesisCore)(drafters, **options)
 
 
 # One attention and one MLP of the two layers.
@@ -231,8 +239,7 @@ async def start_drafter(
         drafters["ngram,model"] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
-    core = DrafterCore if PROTOCOL == 1 else HypothesisCore
-    return await start_core(core, drafters, name, serving=serving, lengthen=lengthen)
+    return await start_core(drafter_core, drafters, name, serving=serving, lengthen=lengthen)
 
 
 async def start_beside(
@@ -262,9 +269,9 @@ async def serve_beside(
 
     options = VerifierOptions(lending=lending)
     if PROTOCOL > 1:
-        alone = await start_worker(
-            lambda emit: verifier_core(loaded, emit, name, options, LocalProposer(drafters)),
-            loaded.bundle,
+        own = LocalProposer(drafters)
+        alone = await start_core(
+            verifier_core, loaded, name, loaded.bundle, options=options, proposer=own
         )
         return alone, alone
 

@@ -14,7 +14,6 @@ import torch
 from paceline import Generation
 
 from services.contract.types import FormatMarker, ResolvedSampling, ResponseFormat
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.checkpoint.bundle import make_bundle
@@ -22,7 +21,14 @@ from services.engine.native import NativeEngine
 from services.engine.noise import exponentials
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures
-from tests.integration.cluster import PROMPT, Cluster, Worker, start_core, target
+from tests.integration.cluster import (
+    PROMPT,
+    Cluster,
+    Worker,
+    drafter_core,
+    start_core,
+    target,
+)
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform
 from tests.proof.two_token_models import between
@@ -172,7 +178,7 @@ async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Wor
     near = NativeEngine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
     known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
     drafters: dict[str, Any] = {name: known[name]() for name in methods}
-    return await start_core(DrafterCore, drafters, "d1")
+    return await start_core(drafter_core, drafters, "d1")
 
 
 async def generate(running: Cluster, seed: int | None = 1, **options: Any) -> Generation:

@@ -10,14 +10,19 @@ import torch
 from paceline import Chunk, Client
 
 from bench.same_texts import WINDOWS, Asking, compared
-from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine import number_formats
 from services.engine.native import NativeEngine
 from services.engine.sampling import rounding
 from services.engine.spec import ModelSpec
-from services.verifier.core import VerifierCore
-from tests.integration.cluster import PATIENT, Worker, cluster, start_core
+from tests.integration.cluster import (
+    PATIENT,
+    Worker,
+    cluster,
+    drafter_core,
+    start_core,
+    verifier_core,
+)
 from tests.models import tiny_model, tiny_tokenizer
 
 TOKENS = 14
@@ -44,7 +49,7 @@ def demo(*, invariant: bool) -> NativeEngine:
 
 async def verifier(name: str, *, invariant: bool = True) -> Worker:
     made = demo(invariant=invariant)
-    return await start_core(VerifierCore, made, name, made.bundle)
+    return await start_core(verifier_core, made, name, made.bundle)
 
 
 Said = tuple[tuple[int, float], ...]
@@ -75,7 +80,7 @@ async def all_texts(
 
 
 async def drafter() -> Worker:
-    return await start_core(DrafterCore, {"ngram": NgramDrafter()}, "d1")
+    return await start_core(drafter_core, {"ngram": NgramDrafter()}, "d1")
 
 
 async def test_texts_in_bfloat16_are_those_of_plain_decoding_in_any_crowd_and_window():
@@ -138,7 +143,7 @@ async def with_twins(dtype: str = "float32", *, invariant: bool | None) -> Worke
     torch.set_num_threads(1)
     spec = ModelSpec("llama", dtype, batch_invariant=invariant)
     made = NativeEngine.from_model(model, tiny_tokenizer(), spec)
-    return await start_core(VerifierCore, made, "v1", made.bundle)
+    return await start_core(verifier_core, made, "v1", made.bundle)
 
 
 @pytest.mark.timeout(600)

@@ -8,19 +8,19 @@ import torch
 
 from orchestrator.steering.config import Limits
 from services.contract.states import StateShape
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.lending import Lending
-from services.verifier.core import VerifierCore
 from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
+    drafter_core,
     engine,
     serve_beside,
     start_core,
     target,
+    verifier_core,
 )
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
 from tests.models import tiny_tokenizer
@@ -81,11 +81,11 @@ def model(seed=0):
 
 async def verifier():
     loaded = engine()
-    return await start_core(VerifierCore, loaded, "v1", loaded.bundle)
+    return await start_core(verifier_core, loaded, "v1", loaded.bundle)
 
 
 async def drafter(method, name="d1"):
-    return await start_core(DrafterCore, {"eagle": method}, name)
+    return await start_core(drafter_core, {"eagle": method}, name)
 
 
 async def text_of(running, ask=greedy, **more):

@@ -17,7 +17,6 @@ from paceline import (
 
 from services.contract.types import Role
 from services.verifier import scores as verifier_scores
-from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
     PROMPT,
@@ -27,6 +26,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
     target,
+    verifier_core,
 )
 from tests.models import tiny_tokenizer
 from tests.waiting import until
@@ -207,7 +207,7 @@ async def test_a_context_is_read_once_a_call_however_few_of_its_texts_fit_at_a_t
     fed = []
     loaded = engine(batch_invariant=None, kv_capacity_tokens=ROOM)
     own = VerifierOptions(on_step=lambda step: fed.extend(one.tokens for one in step.entries))
-    verifier = await start_core(VerifierCore, loaded, "v1", loaded.bundle, options=own)
+    verifier = await start_core(verifier_core, loaded, "v1", loaded.bundle, options=own)
     context = [(7 * i + i // 5) % 290 + 5 for i in range(length)]
     behind = [[5 + i, 40 + i, 7] for i in range(20)]
     async with cluster([verifier], []) as one:

@@ -9,7 +9,6 @@ import pytest
 from paceline import Chunk, Client, Complete, SessionStatus, Started
 
 from orchestrator.store import StoreOptions
-from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.integration.cluster import (
     PATIENT,
@@ -22,6 +21,7 @@ from tests.integration.cluster import (
     start_core,
     start_drafter,
     start_verifier,
+    verifier_core,
 )
 from tests.integration.known import known_verifier
 from tests.models import tiny_tokenizer
@@ -43,7 +43,7 @@ WAYS = {
 async def uncached(name: str) -> Worker:
     """A verifier that keeps no text that ended."""
     loaded, own = engine(), VerifierOptions(prefix_cache_tokens=0)
-    return await start_core(VerifierCore, loaded, name, loaded.bundle, options=own)
+    return await start_core(verifier_core, loaded, name, loaded.bundle, options=own)
 
 
 QUICK = StoreOptions(lease_ms=600)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from orchestrator.workers.link import LinkLimits
-from services.contract.types import OpenVerify, VerifierCommand
+from services.contract.types import OpenVerify
+from services.contract.worker_messages import StartVerify
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
-from testkit.load_workers import KnownVerifier, bundle
+from testkit.load_workers import bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
-from tests.integration.known import read, request, stub, text
+from tests.integration.known import KNOWN, read, request, stub, text
 from tests.waiting import until
 
 TOKENS = 40
@@ -36,14 +37,16 @@ class Trouble:
         return await serve(Served(host, host.describe(), bundle()))
 
 
-class Verifier(KnownVerifier):
+class Verifier(KNOWN):
     def __init__(self, emit: Any, name: str, trouble: Trouble) -> None:
         super().__init__(emit, name, 0.0)
         self._name, self._trouble = name, trouble
 
-    def handle(self, link: int, command: VerifierCommand, arrived: float) -> None:
-        if isinstance(command, OpenVerify):
-            self._trouble.opened.append((self._name, command.session))
+    def handle(self, link: int, command: Any, arrived: float) -> None:
+        if isinstance(command, (OpenVerify, StartVerify)):
+            opened = isinstance(command, StartVerify)
+            session = command.session_id if opened else command.session
+            self._trouble.opened.append((self._name, session))
             if self._name == self._trouble.opened[0][0]:
                 self._trouble.gate.wait()
         super().handle(link, command, arrived)

@@ -11,22 +11,22 @@ from services.cluster import local
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import OpenVerify, Role
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
-from services.verifier.core import VerifierCore
 from tests.integration.cluster import (
     ARCHITECTURES,
     PATIENT,
     PROMPT,
     cluster,
+    drafter_core,
     engine,
     plain,
     start_core,
     start_drafter,
     start_verifier,
     target,
+    verifier_core,
 )
 from tests.integration.known import known_verifier, read, request, stub
 from tests.models import tiny_tokenizer
@@ -116,7 +116,7 @@ async def test_a_drafter_that_comes_later_is_used_by_new_sessions():
 
 async def test_a_full_drafter_means_no_drafter(caplog):
     methods = {"model": ModelDrafter(engine(kv_capacity_tokens=8))}
-    drafter = await start_core(DrafterCore, methods, "full")
+    drafter = await start_core(drafter_core, methods, "full")
     async with cluster([await start_verifier()], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=30, ignore_eos=True)
     assert list(run.token_ids) == plain(PROMPT, 30)
@@ -128,7 +128,7 @@ async def test_the_sooner_of_two_waiting_sessions_gets_the_verifier_first():
     small = engine(kv_capacity_tokens=280)
     forward = small.forward
     small.forward = lambda segments: time.sleep(0.02) or forward(segments)
-    worker = await start_core(VerifierCore, small, "v1", small.bundle)
+    worker = await start_core(verifier_core, small, "v1", small.bundle)
     ask = {"temperature": 0.0, "max_tokens": 250, "ignore_eos": True}
     order: list[str] = []
     async with cluster([worker], [], PATIENT, max_tokens_in_flight=5000) as running:
@@ -182,7 +182,7 @@ def of_another_tokenizer() -> NativeEngine:
 
 async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
     stranger = of_another_tokenizer()
-    drafter = await start_core(DrafterCore, {"model": ModelDrafter(stranger)}, "odd")
+    drafter = await start_core(drafter_core, {"model": ModelDrafter(stranger)}, "odd")
     verifier = await start_verifier()
     async with cluster([verifier], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=10, ignore_eos=True)
@@ -199,7 +199,7 @@ async def test_a_local_cluster_does_not_start_without_the_drafters_that_it_was_a
     log = tmp_path / "log"
     log.write_text("10:00 WARNING of another tokenizer\n10:01 INFO all is well\n")
     spec = ProcessSpec("orchestrator", (), tmp_path / "ready", log)
-    odd = await start_core(DrafterCore, {"model": ModelDrafter(of_another_tokenizer())}, "odd")
+    odd = await start_core(drafter_core, {"model": ModelDrafter(of_another_tokenizer())}, "odd")
     drafter = await start_drafter()
     async with cluster([await start_verifier()], [drafter, odd]) as running:
         await local._require_drafters(spec, running.address, {drafter.address})

@@ -137,6 +137,7 @@ class World:
     def step(self, *rows, worker="v", **facts):
         frame = step_frame(StepFrame(1, **facts), rows)
         self.hub.heard(worker, Role.VERIFIER, frame)
+        self.loop.run()
         return frame
 
     def plain(self, position, token=7, worker="v"):

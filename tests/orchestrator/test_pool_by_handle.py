@@ -1,5 +1,7 @@
 """The pool in protocol 2: sessions by their handles, and events of many at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.core.placement import Wanted
@@ -139,6 +141,15 @@ async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or
         team | {"model"},
         team | {"graph"},
     }
+
+
+async def test_what_a_verifiers_own_methods_are_able_to_is_offered_like_that_of_a_drafter():
+    pool = WorkerPool("o", protocol=2, make_link=NotedLink)
+    [link] = await connected(pool, Role.VERIFIER, "eagle")
+    able = (*link.description.capabilities, "tree", "eagle:tree", "eagle:sampled", "other:tree")
+    link.description = replace(link.description, capabilities=able)
+    assert pool.capabilities() == {"eagle:tree", "eagle:sampled"}
+    assert pool.capabilities(Role.VERIFIER) == {*able}
 
 
 async def test_no_drafter_is_placed_for_a_method_that_only_verifiers_have():

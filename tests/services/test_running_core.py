@@ -21,6 +21,7 @@ from services.contract.worker_messages import (
 from services.engine import noise
 from services.engine.noise import Stream
 from services.runtime.proposer import LocalDraft
+from services.scheduling.draft_budget import FIXED, DraftBudget
 from services.scheduling.offers import Allotment
 from tests.fake_engine import FakeEngine, law
 from tests.services.running_bench import (
@@ -389,6 +390,22 @@ def test_a_drafter_hears_how_far_to_be_ahead_once_and_when_that_changes():
         for commands in ((start(window=5),), (), (SetWindow(1, 2),), ())
     ]
     assert frames == [b"\5", b"", b"\2", b""]
+
+
+def test_a_drafter_that_comes_later_and_one_of_another_window_hear_it_too():
+    table = Running()
+    table.step(start(window=5))
+    frames = [
+        only(StepFrame, table.run(*commands, steps=1)).windows
+        for commands in (
+            (draft(TEXT[1:2], TEXT[:1]),),
+            (draft(TEXT[3:4], TEXT[:3], number=2),),
+            (draft(TEXT[5:6], TEXT[:5], opening=2),),
+            (),
+            (SetWindow(1, 5),),
+        )
+    ]
+    assert frames == [b"\5", b"", b"\5", b"", b"\5"]
 
 
 # --- sessions that come, come again and go ------------------------------------------------
@@ -778,6 +795,18 @@ def test_a_drafters_draft_comes_before_one_of_the_verifiers_own():
     table.step(start(method="known"))
     [row] = table.step(draft(TEXT[1:2], TEXT[:1]))
     assert (row.accepted, row.name, proposer.asked) == (1, (1, 1), [])
+
+
+@pytest.mark.parametrize("drafted_for", [False, True])
+def test_who_waits_for_whole_drafts_waits_for_none_that_the_verifier_finds_nothing_for(drafted_for):
+    class Mute(Knows):
+        def _draft(self, ask):
+            return LocalDraft()
+
+    table = Running(proposer=Mute(), pacing=DraftBudget())
+    # The clock stands still, so that whoever waits waits for ever.
+    table.run(start(method="known", pacing=FIXED, drafted_for=drafted_for))
+    assert table.output() == (TEXT[:1] if drafted_for else TEXT)
 
 
 def test_a_proposer_that_fails_costs_its_drafts_alone():

@@ -362,8 +362,8 @@ def test_states_leave_in_small_messages():
     assert len(list(VERIFIER_LINK_2.responses([laden] * 32))) == 8
 
 
-def test_no_step_overtakes_the_states_of_a_text():
-    text = w.TextStates(3, 1, 0, b"12")
+@pytest.mark.parametrize("text", [w.TextStates(3, 1, 0, b"12"), w.PromptScores(3, 1, 0, ())])
+def test_no_step_overtakes_the_states_or_the_scores_of_a_text(text):
     started = w.SessionStarted(3, 1)
     messages = VERIFIER_LINK_2.responses([LONE, text, started, LONE, LONE, started])
     told = [VERIFIER_LINK_2.decode_response(resent(message)) for message in messages]

@@ -90,13 +90,17 @@ def test_who_opens_the_session_under_load_is_given_the_smaller_window():
     made = Made().serve().feed(Capped(0.0, 1)).lose(role=Role.DRAFTER).lose()
     made.start(Role.VERIFIER, "w").start(Role.DRAFTER, "e")
     assert [told.window for told in made.drafts()] == [4, 1]
-    assert [told.window for told in made.verifies()] == [4, 1]
+    # A verifier's window rises no further than at its opening.
+    assert [told.window for told in made.verifies()] == [4, 4]
+    assert _windows(made, "w") == [1]
+    made.feed(Capped(0.0, 9))
+    assert (_windows(made, "w"), _windows(made, "e")) == ([1, 4], [4])
 
 
 def test_a_load_of_before_the_beginning_counts():
     made = Made()
     made.feed(Capped(0.0, 0)).serve()
-    assert made.verifies()[0].window == made.drafts()[0].window == 0
+    assert (made.drafts()[0].window, _windows(made, "v")) == (0, [0])
 
 
 def test_a_drawn_tree_keeps_its_window_since_no_place_may_be_drawn_twice():

@@ -187,6 +187,8 @@ class RunningCore:
             case SetWindow(handle, window):
                 if (session := self._sessions.get((link, handle))) is not None:
                     session.window = min(window, session.opening.window)
+                    # Its drafter has been given another, too.
+                    session.told_window = None
             case _:
                 assert_never(command)
 
@@ -233,6 +235,9 @@ class RunningCore:
             for draft in draft_rows(frame):
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
+                    if draft.name.opening > session.mailbox.newest.opening:
+                        # A drafter that was told nothing.
+                        session.told_window = None
                     session.mailbox.put(draft, session.output, arrived)
                     size, final = len(draft.tree), draft.final
                     self._pacing.drafted(session.key, size, draft.draft_ms, final)
@@ -470,7 +475,9 @@ class RunningCore:
             return
         now = self._options.clock()
         for session, draft in zip(asking, drafts, strict=True):
-            session.mailbox.propose(draft, now)
+            # Where nothing is drafted here, a drafter may have something yet.
+            if len(draft.tree) or not session.opening.drafted_for:
+                session.mailbox.propose(draft, now)
 
     def _ask(self, session: RunningSession) -> LocalAsk:
         opening = session.opening

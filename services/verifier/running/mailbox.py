@@ -131,11 +131,14 @@ class Mailbox:
         return True
 
     def propose(self, draft: LocalDraft, now: float) -> None:
-        """Hold a draft of the verifier's own behind the output as it is, in place of any other."""
+        """Hold a draft of the verifier's own behind the output as it is, in place of any other.
+
+        It is all that comes before the text grows, also where it is none.
+        """
         self.clear()
         if len(draft.tree):
             self._hold(draft.tree, draft.reach, draft.sources, draft.draft_ms, now)
-            self.final = True
+        self.final = True
 
     def _nothing_more(self, draft: DraftRow, output: Output) -> bool:
         """An empty message: nothing follows what is held, or a newer draft is none at all."""

@@ -62,7 +62,7 @@ class RunningSession(FedText):
         self.reported = -1
         """Its steps when it was last told who waits."""
         self.told_window: int | None = None
-        """How far its drafter was told to be ahead."""
+        """How far its drafter was told to be ahead; None: it is to be told."""
         self.told_rows = b""
         """What the target said at the rows of its last draft."""
         self.drafts_here = False

@@ -31,6 +31,7 @@ from services.contract.wire.records import decode_hello, encode_hello
 from services.contract.worker_messages import (
     DrafterCommand,
     DrafterEvent,
+    PromptScores,
     TextStates,
     VerifierCommand,
     VerifierEvent,
@@ -110,7 +111,7 @@ class FrameLink(Generic[C, E]):
         return message
 
     def responses(self, events: Sequence[E]) -> Iterator[Any]:
-        """Messages of the worker; see `in_messages`. No step overtakes states of a text."""
+        """Messages of the worker; see `in_messages`. No step overtakes what is told of a text."""
         for batch in _before_steps(events):
             yield from in_messages(self.encode_response, batch)
 
@@ -120,13 +121,13 @@ class FrameLink(Generic[C, E]):
 
 
 def _before_steps(events: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The batch, cut where a step follows states, since steps come first in a message."""
-    first, states = 0, False
+    """The batch, cut where a step follows states or scores: steps come first in a message."""
+    first, told = 0, False
     for place, event in enumerate(events):
-        if states and isinstance(event, StepFrame):
+        if told and isinstance(event, StepFrame):
             yield events[first:place]
-            first, states = place, False
-        states = states or isinstance(event, TextStates)
+            first, told = place, False
+        told = told or isinstance(event, TextStates | PromptScores)
     yield events[first:]
 
 

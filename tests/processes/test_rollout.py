@@ -1,0 +1,96 @@
+"""A rollout under traffic: every tier is replaced by processes of the other protocol, and back.
+
+Both kinds run side by side on one store. Workers of the new kind come first, then its orchestrator;
+the old one drains, its clients resume at the new one, and the old workers leave.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from paceline import Client
+
+from testkit.chaos.health import left_behind, whole
+from testkit.chaos.listener import Listener, until
+from testkit.chaos.member import Member
+from testkit.chaos.run import undisturbed
+from testkit.chaos.site import DRAFTER, ORCHESTRATOR, ROLES, VERIFIER, Cluster, Layout
+from testkit.chaos.transcript import Case
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+SESSIONS, TOKENS, HEARD = 24, 1000, 20
+TIMES = {
+    "verifier": {"plain_ms": 12.0, "verify_ms": 13.0},
+    "drafter": {"draft_ms": 2.0},
+    "agreement": {"rate": 0.7},
+}
+"""In milliseconds: sessions run well beyond the start of three processes."""
+GREEDY = {"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True, "include_rounds": True}
+CASES = [Case(f"world {number}", GREEDY) for number in range(SESSIONS)]
+
+
+@pytest.mark.parametrize(("old", "new"), [("1", "2"), ("2", "1")])
+async def test_sessions_cross_to_processes_of_another_protocol(tmp_path: Path, old: str, new: str):
+    times = tmp_path / "times.json"
+    times.write_text(json.dumps(TIMES))
+    flags = ("--protocol", old)
+    layout = Layout(
+        synthetic=str(times),
+        verifiers=1,
+        drafters=1,
+        orchestrators=1,
+        verifier_flags=flags,
+        drafter_flags=flags,
+        orchestrator_flags=flags,
+    )
+    with Cluster(layout) as cluster:
+        await whole(cluster)
+        texts = await undisturbed(cluster, CASES)
+        leaving = list(cluster.members)
+        coming = [cluster.add(role, f"next-{role}", "--protocol", new) for role in ROLES]
+        async with cluster.client() as client:
+            sessions = [Listener(f"session-{n}", case).ask(client) for n, case in enumerate(CASES)]
+            for session in sessions:
+                await session.until(HEARD)
+            await replace(cluster, leaving, coming, sessions)
+            for session in sessions:
+                await session.end()
+        pairs = zip(sessions, texts, strict=True)
+        assert [line for one, text in pairs for line in one.differences(text)] == []
+        both = {"verifier-1", "next-verifier"}
+        assert all(one.transcript.verifiers == both for one in sessions)
+        assert any("next-drafter" in one.transcript.drafters for one in sessions)
+        assert await left_behind(cluster) == []
+
+
+async def replace(
+    cluster: Cluster, leaving: list[Member], coming: list[Member], sessions: list[Listener]
+) -> None:
+    """Start what comes, workers first; end what leaves, orchestrators first, with its status."""
+    for member in coming:
+        member.start()
+        await until(lambda member=member: member.serves)
+    await linked(cluster, coming)
+    await linked(cluster, leaving)
+    assert all(session.running for session in sessions)
+    for member in reversed(leaving):
+        assert await asyncio.to_thread(member.end, 120) == 0
+        cluster.members.remove(member)
+    assert all(session.running for session in sessions)
+
+
+async def linked(cluster: Cluster, members: list[Member]) -> None:
+    """Wait until the orchestrator among these has links to the workers among them alone."""
+    (orchestrator,) = [one for one in members if one.role == ORCHESTRATOR]
+    workers = {one.name for one in members if one.role in (VERIFIER, DRAFTER)}
+    async with cluster.client(orchestrator.address) as client, asyncio.timeout(60):
+        while workers != await connected(client):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def connected(client: Client) -> set[str]:
+    """The workers that the orchestrator has a link to."""
+    info = await client.server_info()
+    return {one.worker_id for one in info.workers if one.connected}
