@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import grpc_tools
@@ -76,7 +77,8 @@ def _type_of(field: FieldDescriptorProto, maps: Collection[str]) -> str:
 
 def stubs(root: Path) -> dict[Path, str]:
     """The text of every stub under `root`, by relative path."""
-    files = [*sorted(root.glob("paceline/**/*_pb2*.py*")), root / ARGUMENTS]
+    made = (root.glob(f"paceline/**/*_pb2*.{kind}") for kind in ("py", "pyi"))
+    files = [*sorted(chain.from_iterable(made)), root / ARGUMENTS]
     return {path.relative_to(root): path.read_text() for path in files}
 
 
