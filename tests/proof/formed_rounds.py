@@ -184,7 +184,7 @@ class Speculated:
             sent.append(forwarded(self.world, life.session, task))
             tails.append(tail)
         cases, blocks, asked = [], [], []
-        proposals = judging._proposals(sent) if sent else []
+        proposals = judging.proposals(sent) if sent else []
         for life, tail, block, proposed in zip(lives, tails, sent, proposals, strict=True):
             case = Case(life.weight, output_of(life.session), proposed.tree, tail)
             for way in branches(self.world, self.mode, case):
