@@ -20,8 +20,8 @@
    its opening. Without one they are dropped, and so are those of an earlier opening.
 8. A verifier is opened with the largest window there is, and told of a smaller one behind that: no
    later one passes its first.
-9. A verifier knows at any time whether a drafter has opened the session: without one it waits for no
-   draft.
+9. A verifier knows at any time whether a drafter has opened the session: without one it waits for
+   no draft.
 10. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
 """
 
