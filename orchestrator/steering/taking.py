@@ -135,7 +135,7 @@ def _commit(
 
 
 def _record(turn: Turn, verifier: Attached, taken: Taken, emitted: int, number: int) -> RoundRecord:
-    row, facts = taken
+    row, facts = taken.row, taken.facts
     took_s = 1e-3 * (row.queue_ms + facts.step_ms)
     return RoundRecord(
         round=turn.rounds + number,
@@ -158,6 +158,8 @@ def _record(turn: Turn, verifier: Attached, taken: Taken, emitted: int, number: 
         near_ties=row.near_ties,
         rejected=_rejected(row),
         sources=_by_source(turn.config, row) if row.judged else (),
+        hold_ms=row.hold_ms,
+        age_ms=row.age_ms,
     )
 
 

@@ -14,7 +14,7 @@ from orchestrator.workers.link import LinkLimits
 from services.contract.worker_messages import StartVerify
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
-from testkit.load_workers import bundle
+from testkit.known_text import bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
 from tests.integration.known import KNOWN, read, request, stub, text
 from tests.waiting import until
