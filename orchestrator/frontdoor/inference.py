@@ -53,7 +53,7 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
-from orchestrator.session.record_size import stored_size
+from orchestrator.session.record_size import most_stored, stored_size
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
@@ -721,8 +721,7 @@ def _stays(key: SessionKey, record: NewSession, place: Reservation, *, ended: bo
 
 def _most_stored(resolved: int, spec: SessionSpec) -> int:
     """Bytes of the store that a session may come to take."""
-    most = spec.sampling.max_tokens
-    return stored_size(resolved, len(spec.prompt), most, most)
+    return most_stored(resolved, len(spec.prompt), spec.sampling.max_tokens)
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
