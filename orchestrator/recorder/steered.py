@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.recorder.known import Known, outcomes
 from orchestrator.recorder.meters import Meters
-from orchestrator.recorder.reasons import cause, steered_fallback
+from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.steering.config import Phase
 from orchestrator.steering.events import (
     Action,
@@ -95,7 +95,7 @@ class SteeredTurns:
                 self._opening(known, action, at)
             case Release(role, worker) if known.spans is not None:
                 known.spans.released(role, at)
-                if known.steered is not None and known.steered.phase is Phase.RUNNING:
+                if known.state is not None and known.state.phase is Phase.RUNNING:
                     known.spans.lost(role, worker, Cause.FAILED, at)
             case Finish(ending):
                 known.finish = ending.reason.name.lower()
@@ -114,7 +114,7 @@ class SteeredTurns:
 
     def _conclude(self, known: Known, commit: Commit, at: float) -> None:
         meters, spans = self._meters, known.spans
-        reason = steered_fallback(known)
+        reason = fallback(known)
         known.storing[commit.record.round] = at
         for record, outcome in outcomes(commit):
             plain = "" if record.draft_tokens else reason
