@@ -1,15 +1,25 @@
 """A drafter that borrows its verifier's K/V: it reads no text twice, and goes on without a loan."""
 
-import pytest
+from itertools import pairwise
 
+import pytest
+import torch
+
+from services.contract.frames import StepFrame, step_rows
+from services.drafter.local import LocalProposer
+from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.lending import Lending
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
+from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
 from tests.services.drafter_kit import PROMPT, real_engine
-from tests.services.test_local_drafts import KEY, MASK, Lender, looking_ahead, skipping
+from tests.services.running_bench import Fixed
+from tests.services.test_local_drafts import KEY, MASK, Lender, looking_ahead, skipping, starting
 
 
 class Counting(NativeEngine):
@@ -67,6 +77,43 @@ def test_drafts_start_from_the_whole_models_k_v_of_all_verified_text():
         expected.append(text[-1])
     assert len(drafted) == 6
     assert drafted == expected
+
+
+@pytest.fixture(scope="module")
+def steps():
+    """What a verifier with a look-ahead drafter that rides judged and took, and its forwards."""
+    engine, lending, events = real_engine(threads=1), Lending(), []
+    engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+    proposer = LocalProposer({"lookahead": riding(engine, Borrowing(lending, engine))})
+    options = VerifierOptions(lending=lending)
+    emit = lambda _, event: events.append(event)  # noqa: E731
+    core = RunningCore(
+        engine, emit=emit, worker_id="v", options=options, pacing=Fixed(), proposer=proposer
+    )
+    core.handle(1, starting(PROMPT, method="lookahead", depth=6, max_tokens=40))
+    forwards = engine.forward
+    calls = []
+    engine.forward = lambda segments, skip=None: calls.append(segments) or forwards(segments, skip)
+    while core.step():
+        pass
+    rows = [row for event in events if isinstance(event, StepFrame) for row in step_rows(event)]
+    return [(len(row.judged), row.accepted) for row in rows], sum(map(bool, calls))
+
+
+def test_rows_behind_a_draft_that_was_taken_whole_are_the_next_one(steps):
+    """Nothing is fed for them: each step has one forward."""
+    judged, forwards = steps
+    behind = [after for (size, taken), (after, _) in pairwise(judged) if size == taken]
+    assert len(behind) > 5
+    assert set(behind[1:-1]) == {3}
+    assert forwards == len(judged)
+
+
+def test_rows_behind_a_draft_that_was_not_taken_whole_say_nothing(steps):
+    judged, _ = steps
+    behind = [after for (size, taken), (after, _) in pairwise(judged) if size > taken]
+    assert len(behind) > 5
+    assert set(behind) == {0}
 
 
 def test_once_nobody_borrows_no_rows_are_wanted_behind_a_draft():

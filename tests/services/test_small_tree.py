@@ -40,9 +40,9 @@ class Bench(Worker):
         self.close()
         return self.drafts(**started(prompt, *args, **changes))
 
-    def brought(self, position, tokens):
+    def brought(self, position, tokens, **more):
         """What is drafted behind a step of it."""
-        self.say("s", position, tokens)
+        self.say("s", position, tokens, **more)
         return self.run()
 
     def write(self, scope, text):
