@@ -62,6 +62,7 @@ from orchestrator.steering.openings import (
     on_states,
     on_waited,
     suspend,
+    tell_of_the_drafter,
 )
 from orchestrator.steering.rounds import Ending, SuspendReason
 from orchestrator.steering.state import Attached, State, Turn
@@ -79,6 +80,7 @@ def step(state: State, event: Event) -> tuple[State, list[Action]]:
     match state.phase:
         case Phase.RUNNING:
             _run(turn, event)
+            tell_of_the_drafter(turn, state)
         case Phase.NEW:
             _begin(turn, event)
         case Phase.FINISHING:

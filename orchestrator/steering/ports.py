@@ -17,6 +17,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartDraft,
     StartVerify,
@@ -50,7 +51,7 @@ class Taken(NamedTuple):
 Said = SessionStarted | SessionGone | TextStates | PromptScores | WaitReason
 
 # What a session says to a worker by itself.
-Told = StartVerify | StartDraft | EndSession | SetWindow | TextStates
+Told = StartVerify | StartDraft | EndSession | SetWindow | SetDraftedFor | TextStates
 
 
 class Steered(Protocol):

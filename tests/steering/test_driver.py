@@ -33,6 +33,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     StartDraft,
     StartVerify,
     TextStates,
@@ -240,6 +241,18 @@ async def test_it_is_opened_and_every_worker_is_told_in_order():
     ]
     assert one.driver.state.cached_tokens == 2
     assert one.workers.wanted[1].beside == "v"
+
+
+@led
+async def test_its_verifier_hears_of_the_drafter_that_has_it():
+    one = Led().begin()
+    one.driver.hear("d", Role.DRAFTER, SessionStarted(5, 1))
+    one.driver.lost("d", Role.DRAFTER, "gone")
+    told = [entry for entry in one.hub.said if isinstance(entry[-1], SetDraftedFor)]
+    assert told == [
+        ("send", "v", SetDraftedFor(5, True)),
+        ("send", "v", SetDraftedFor(5, False)),
+    ]
 
 
 @led

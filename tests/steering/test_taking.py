@@ -250,6 +250,6 @@ def test_what_was_asked_for_is_asked_of_both_workers():
     config = made.state.config
     assert (verify.handle, verify.session_id, verify.term) == (9, "s", 1)
     assert (verify.window, verify.depth, verify.output) == (config.largest_block, 4, (4,))
-    assert (verify.drafted_for, verify.num_candidates) == (True, 3)
+    assert (verify.drafted_for, verify.num_candidates) == (False, 3)
     assert (draft.window, draft.num_candidates, draft.output) == (4, 3, (4,))
     assert (draft.method, draft.vocab_size) == ("model", 100)

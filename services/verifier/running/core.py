@@ -43,6 +43,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartVerify,
     TextStates,
@@ -54,7 +55,7 @@ from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
 from services.engine.structure import StructureError
 from services.grammar.spending import SLICE
-from services.runtime.proposer import LocalAsk, Proposer
+from services.runtime.proposer import LocalAsk, LocalDraft, Proposer
 from services.runtime.step_records import StepRecord
 from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Judged, Offer, Pacing
@@ -189,6 +190,11 @@ class RunningCore:
                     session.window = min(window, session.opening.window)
                     # Its drafter has been given another, too.
                     session.told_window = None
+            case SetDraftedFor(handle, drafted_for):
+                if (session := self._sessions.get((link, handle))) is not None:
+                    session.drafted_for = drafted_for
+                    # One that comes is to hear how far to be ahead.
+                    session.told_window = None
             case _:
                 assert_never(command)
 
@@ -235,9 +241,6 @@ class RunningCore:
             for draft in draft_rows(frame):
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
-                    if draft.name.opening > session.mailbox.newest.opening:
-                        # A drafter that was told nothing.
-                        session.told_window = None
                     session.mailbox.put(draft, session.output, arrived)
                     size, final = len(draft.tree), draft.final
                     self._pacing.drafted(session.key, size, draft.draft_ms, final)
@@ -328,13 +331,21 @@ class RunningCore:
             return True
         if self._proposer is not None:
             asks = [self._ask(own) for own in self._sessions.values() if own.drafts_here]
-            if asks and self._proposer.idle(asks):
+            if asks and self._drafts_ahead(self._proposer, asks):
                 return True
         if self._sessions:
             now = self._options.clock()
             held = [self._held_until(own) for own in self._sessions.values() if own.held]
             self._again = min([now + MOST_REST, *[until for until in held if until > now]])
         return False
+
+    def _drafts_ahead(self, proposer: Proposer, asks: Sequence[LocalAsk]) -> bool:
+        """Whether an idle moment was of use to whoever drafts here."""
+        try:
+            return proposer.idle(asks)
+        except Exception:
+            _log.exception("no drafts of the verifier's own while it rests")
+            return False
 
     def _prepare(self) -> None:
         """Go on with what came meanwhile: forms, room for preempted sessions, shared beginnings."""
@@ -432,6 +443,8 @@ class RunningCore:
 
     def _offer(self, session: RunningSession) -> Offer:
         box, opening = session.mailbox, session.opening
+        # Where nobody drafts there is nothing to pace, and to wait for.
+        pacing = opening.pacing if session.drafted_for or session.drafts_here else ""
         if not box.tokens:
             return Offer(
                 session.key,
@@ -441,7 +454,7 @@ class RunningCore:
                 source=opening.method,
                 window=session.window,
                 final=box.final,
-                pacing=opening.pacing,
+                pacing=pacing,
             )
         tree = box.parents is not None
         return Offer(
@@ -454,7 +467,7 @@ class RunningCore:
             tuple(box.reach) if opening.mode.exact_match else (),
             session.window,
             box.final,
-            opening.pacing,
+            pacing,
             box.draft_ms / len(box),
             box.levels if tree else 0,
         )
@@ -472,11 +485,11 @@ class RunningCore:
             drafts = proposer.propose([self._ask(own) for own in asking])
         except Exception:
             _log.exception("no drafts of the verifier's own in this step")
-            return
+            drafts = [LocalDraft()] * len(asking)
         now = self._options.clock()
         for session, draft in zip(asking, drafts, strict=True):
             # Where nothing is drafted here, a drafter may have something yet.
-            if len(draft.tree) or not session.opening.drafted_for:
+            if len(draft.tree) or not session.drafted_for:
                 session.mailbox.propose(draft, now)
 
     def _ask(self, session: RunningSession) -> LocalAsk:
@@ -763,7 +776,7 @@ class RunningCore:
 
     def _windows(self, sessions: Sequence[RunningSession]) -> Sequence[int]:
         """How far their drafters are to be ahead; none where they know."""
-        if not any(own.opening.drafted_for for own in sessions):
+        if not any(own.drafted_for for own in sessions):
             return ()
         windows = [min(255, self._pacing.window(own.key, own.window)) for own in sessions]
         news = False

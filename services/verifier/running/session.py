@@ -65,6 +65,8 @@ class RunningSession(FedText):
         """How far its drafter was told to be ahead; None: it is to be told."""
         self.told_rows = b""
         """What the target said at the rows of its last draft."""
+        self.drafted_for = opening.drafted_for
+        """Whether a drafter has it."""
         self.drafts_here = False
         """Whether the verifier drafts for it by itself."""
         edited = sampling.logit_bias or sampling.limits_tokens or self.history is not None
