@@ -1,7 +1,7 @@
 """A whole cluster in one event loop: real workers, real links, real gRPC, a real Redis server.
 
 Processes are what is missing; the tests that need them start `paceline up`. All of it speaks
-protocol 2 where PACELINE_PROTOCOL says so.
+protocol 2, or 1 where PACELINE_PROTOCOL says so.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
 from tests.services.text_kit import OTHER, byte_level
 
-PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "1"))
+PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "2"))
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
