@@ -103,9 +103,9 @@ async def test_a_step_is_one_frame_and_leads_to_one_batch_to_the_store_and_one_f
     stored = [count for count in batches if count]
     assert set(stored) == {SESSIONS}
     assert len(stored) <= steps
-    # The first are granted as sessions are opened, and the last steps need no more.
+    # Sessions are opened with their first credit, and near its end a text needs no more.
     told = sizes(Grants, judging.sent)
-    assert set(told) == {SESSIONS}
+    assert max(told) == SESSIONS
     assert len(told) <= len(stored)
 
 
