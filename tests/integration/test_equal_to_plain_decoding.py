@@ -97,8 +97,13 @@ async def test_drafts_that_pass_as_text_change_no_token(arch, method):
 @pytest.mark.parametrize("pacing", ["eager", "fixed"])
 async def test_the_target_as_its_own_drafter_is_always_accepted_and_never_rolled_back(pacing):
     workers = [await start_verifier()], [await start_drafter()]
+    # Long, so that a drafter that nobody waits for gets ahead of a target as quick as this one.
+    tokens = 200
     async with cluster(*workers, pacing=pacing) as running:
-        for run in (await greedy(running), await coupled(running)):
+        for run in (
+            await greedy(running, tokens=tokens),
+            await coupled(running, max_tokens=tokens),
+        ):
             assert run.speculation.num_draft_tokens > 0
             assert run.speculation.draft_acceptance_rate == 1.0
             assert {stats.epoch for stats in run.rounds} == {1}

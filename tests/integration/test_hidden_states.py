@@ -118,7 +118,9 @@ async def test_steps_that_wait_for_no_draft_tell_them_once():
     async with cluster(
         [await verifier()], [await drafter(method)], PATIENT, pacing="eager"
     ) as running:
-        text = await text_of(running, ask=coupled, rejection_sample_method="standard")
+        # Long, so that the drafter gets ahead of a target as quick as this one.
+        standard = {"rejection_sample_method": "standard", "max_tokens": 100}
+        text = await text_of(running, ask=coupled, **standard)
         method.only.check(text)
 
 
