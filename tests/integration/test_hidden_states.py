@@ -119,7 +119,7 @@ async def test_steps_that_wait_for_no_draft_tell_them_once():
         [await verifier()], [await drafter(method)], PATIENT, pacing="eager"
     ) as running:
         # Long, so that the drafter gets ahead of a target as quick as this one.
-        standard = {"rejection_sample_method": "standard", "max_tokens": 100}
+        standard = {"rejection_sample_method": "standard", "max_tokens": 300}
         text = await text_of(running, ask=coupled, **standard)
         method.only.check(text)
 
