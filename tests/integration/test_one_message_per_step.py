@@ -14,7 +14,7 @@ from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from services.runtime.serving.rpcs import RPCS
 from testkit.known_runner import KnownRunner
-from testkit.load_workers import KnownDrafter, bundle
+from testkit.known_text import KnownDrafter, bundle
 from tests.integration.cluster import PATIENT, cluster, serve, start_core
 
 SESSIONS = 64
