@@ -43,6 +43,7 @@ from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, p
 from orchestrator.session.offered_model import OfferedModel
 from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
+from orchestrator.session.pacing_memory import Policies
 from orchestrator.session.ports import (
     Call,
     Created,
@@ -145,6 +146,7 @@ class Inference:
             *(pool, target, recorder, options, self._admission, self._initial_states, clock),
             on_costly=self._forms.blame,
             hub=self._hub,
+            policies=Policies(self.offer, options) if self._hub is None else None,
         )
         self._scoring = Scoring(pool, options.limits, self._hub)
 

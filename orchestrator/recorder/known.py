@@ -35,6 +35,8 @@ class Known:
     # How far its drafter was told to be ahead; None: not told. The draft tokens of its last step.
     window: int | None = None
     drafted: int = 0
+    # Why a step without a draft, if it was its last one, had none.
+    fallback: str = ""
     # Why it takes no part in steps, as its verifier said last.
     waits: WaitReason | None = None
     opened: set[Role] = field(default_factory=set)

@@ -73,6 +73,8 @@ class SteeredTurns:
 
     def _took(self, known: Known, taken: tuple[Taken, ...]) -> None:
         known.waits = None
+        # Of the last steps all workers are released.
+        known.fallback = steered_fallback(known)
         known.drafted = len(taken[-1].row.judged)
         for one in taken:
             if one.window is not None:
@@ -114,10 +116,9 @@ class SteeredTurns:
 
     def _conclude(self, known: Known, commit: Commit, at: float) -> None:
         meters, spans = self._meters, known.spans
-        reason = steered_fallback(known)
         known.storing[commit.record.round] = at
         for record, outcome in outcomes(commit):
-            plain = "" if record.draft_tokens else reason
+            plain = "" if record.draft_tokens else known.fallback
             if plain:
                 meters.fallbacks.add(1, plain)
             known.totals.add(record)

@@ -301,7 +301,16 @@ METHODS = ("ngram", "graph", "model", "text", "eagle", "skip", "lookahead", "sev
 MODES = ("greedy", "coupled", "standard", "block")
 
 
-# Why a session takes no part in a step.
+# Why a draft token that came to a verifier was never verified; see `step_records.Dropped`.
+DROPS = {
+    "late": "It came when the text had gone on otherwise.",
+    "passed": "The text has gone past it: the target said it meanwhile, or went beside it.",
+    "departed": "The text departed from its draft.",
+    "replaced": "A newer draft came.",
+    "ended": "Its session ended, or left.",
+}
+
+# Why a session takes no part in a step; see `WaitReason`.
 WAITS = {
     "credit": "Its orchestrator, or the store, has yet to take what was decided.",
     "kv": "Others have its K/V memory.",
@@ -546,13 +555,22 @@ STEP_SESSIONS = _histogram(
     "paceline.step.batch_size", "{session}", "Sessions in one step.", "role", buckets=_SIZES
 )
 STEP_WAIT_SECONDS = _seconds(
-    "paceline.step.queue_wait",
-    "A session's wait before a step, by what the step does for it.",
-    "role",
-    "kind",
+    "paceline.step.queue_wait", "A session's wait before a step of this verifier."
 )
 STEP_TOKEN_COUNT = _counter(
     "paceline.step.tokens", "{token}", "Tokens drafted, verified or prefilled.", "role", "kind"
+)
+STOOD_OUT = _counter(
+    "paceline.step.stood_out",
+    "{session}",
+    "Sessions of a verifier that took no part in one of its steps, by the reason.",
+    "reason",
+)
+DROPPED_DRAFTS = _counter(
+    "paceline.draft.tokens_dropped",
+    "{token}",
+    "Draft tokens that came to a verifier and were never verified, by the reason.",
+    "reason",
 )
 COPIED_PROMPT_TOKENS = _counter(
     "paceline.draft.prompt.copied",

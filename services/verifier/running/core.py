@@ -76,6 +76,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.running.deciding import decide_turns
+from services.verifier.running.dropped import DroppedDrafts
 from services.verifier.running.mailbox import NOTHING
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.telling import (
@@ -161,6 +162,7 @@ class RunningCore:
         )
         self._states = StateWatch(engine, self._options.on_states)
         self._recent_ms: deque[float] = deque(maxlen=16)
+        self._dropped = DroppedDrafts()
         self._in_step: dict[RunningSession, Turn] = {}
         """Those whose drafts have K/V that nobody judged yet."""
         self._again = -math.inf
@@ -179,7 +181,7 @@ class RunningCore:
             case Grants():
                 for handle, limit in granted(command):
                     if (session := self._sessions.get((link, handle))) is not None:
-                        session.limit = max(session.limit, limit)
+                        session.grant(limit, arrived)
             case StartVerify():
                 self._start(link, command, arrived)
             case EndSession(handle):
@@ -241,7 +243,7 @@ class RunningCore:
             for draft in draft_rows(frame):
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
-                    session.mailbox.put(draft, session.output, arrived)
+                    self._dropped.put(session.mailbox, draft, session.output, arrived)
                     size, final = len(draft.tree), draft.final
                     self._pacing.drafted(session.key, size, draft.draft_ms, final)
         except Exception as error:
@@ -283,6 +285,7 @@ class RunningCore:
         if (session := self._sessions.pop(key, None)) is None:
             return
         self._states.close(session)
+        self._dropped.closed(session.mailbox)
         turn = self._in_step.pop(session, None)
         sound = sound and (turn is None or _trimmed(turn))
         self._caches.close(session, sound=sound)
@@ -652,10 +655,16 @@ class RunningCore:
         forms = sum(self._form_time.took(turn.session, ended) for turn in turns)
         took_ms = 1e3 * max(0.0, ended - started - forms)
         frame = StepFrame(self._steps, started_ns, took_ms, sessions, rows)
-        self._send(frame, brought)
+        stood = stood_out(self._sessions.values(), self._steps)
+        self._send(frame, brought, stood)
         for session, error in failed:
             self._fail(session, error)
-        self._measure(turns, took_ms, 1e3 * (started - began), started, started_ns)
+        self._measure(turns, took_ms, 1e3 * (started - began))
+        if self._options.on_step is not None:
+            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
+            every = tuple(map(sum, zip(*stood.values(), strict=True)))
+            dropped = self._dropped.since_last()
+            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries, every, dropped))
 
     def _grown(
         self, turns: Sequence[Turn], started: float, failed: list[tuple[RunningSession, Exception]]
@@ -728,10 +737,13 @@ class RunningCore:
     def _take_in(self, turn: Turn, decided: Decided, row: StepRow, now: float) -> None:
         """The text grows by what was said, and K/V, form and counts follow it."""
         session, tokens = turn.session, row.tokens
+        box = session.mailbox
+        held, name = len(box), box.name
         if turn.tree.parents is not None:
             kept = [node + 1 for node in decided.path if node < len(turn.tree)]
             self._spared(partial(session.cache.keep_path, turn.last, (0, *kept)))
         session.grew(tokens, now)
+        self._dropped.followed(held, name, row, box)
         session.steps += 1
         session.cache.rollback(len(session.text) - 1)
         if session.telling is not None:
@@ -763,12 +775,12 @@ class RunningCore:
             told(mode.name.lower(), len(row.tokens), row.near_ties)
 
     def _send(
-        self, frame: StepFrame, brought: dict[int, list[tuple[RunningSession, StepRow]]]
+        self,
+        frame: StepFrame,
+        brought: dict[int, list[tuple[RunningSession, StepRow]]],
+        stood: dict[int, tuple[int, ...]],
     ) -> None:
         """A frame a link, with how far its drafters are to be ahead where that has changed."""
-        if not brought:
-            return
-        stood = stood_out(self._sessions.values(), self._steps)
         for link, every in brought.items():
             windows = self._windows([session for session, _ in every])
             bare = replace(frame, stood_out=stood.get(link, ()))
@@ -785,14 +797,7 @@ class RunningCore:
             session.told_window = window
         return windows if news else ()
 
-    def _measure(
-        self,
-        turns: Sequence[Turn],
-        took_ms: float,
-        before_ms: float,
-        started: float,
-        started_ns: int,
-    ) -> None:
+    def _measure(self, turns: Sequence[Turn], took_ms: float, before_ms: float) -> None:
         """Learn from a step; `before_ms`: what its drafts took that were made in it."""
         rows = sum(turn.rows for turn in turns)
         prompts = sum(turn.prompt for turn in turns)
@@ -803,9 +808,6 @@ class RunningCore:
         if took_ms and not (prompts and self._line.weight):
             self._line = self._line.add(rows, 1e-3 * took_ms)
         self._recent_ms.append(took_ms)
-        if self._options.on_step is not None:
-            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
-            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))
 
     # --- failures ---------------------------------------------------------------
 
