@@ -39,6 +39,9 @@ class Known:
     fallback: str = ""
     # Why it takes no part in steps, as its verifier said last.
     waits: WaitReason | None = None
+    # Who reads its text, in which opening, and how long that is; whether steps came of it already.
+    reading: tuple[str, int, int] | None = None
+    begun: bool = False
     opened: set[Role] = field(default_factory=set)
     totals: SpecTotals = field(default_factory=SpecTotals)
     emitted: int = 0

@@ -265,3 +265,44 @@ def test_drafting_ends_where_the_draft_came_and_the_round_has_its_wait(receiver,
     assert round.end - round.start == pytest.approx(11e6, abs=2e3)
     assert draft.end - round.start == pytest.approx(3e6, abs=2e3)
     assert draft.end - draft.start == pytest.approx(1.5e6, abs=2e3)
+
+
+def test_what_a_verifier_found_of_a_text_is_told_though_its_first_step_comes_before(
+    receiver, start
+):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry)
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    session.feed(events.Started(0.1, Role.VERIFIER, "v", 1, 1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="cached") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    prefill = only(receiver.named("prefill"))
+    assert prefill.attributes[names.CACHED_TOKENS] == 1
+    assert prefill.attributes[names.COMPLETED]
+
+
+def test_a_text_was_read_where_the_first_steps_are_the_last_ones(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="", sampling=ResolvedSampling(max_tokens=1))
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert only(receiver.named("prefill")).attributes[names.COMPLETED]
+
+
+def test_a_text_was_not_read_by_a_verifier_that_was_lost_before_its_first_step(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="")
+    session.attach(Role.VERIFIER, "v")
+    session.lose(0.2)
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 0
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert not only(receiver.named("prefill")).attributes[names.COMPLETED]
