@@ -65,7 +65,7 @@ from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
 from tests.services.text_kit import OTHER, byte_level
 
-PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "1"))
+PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "2"))
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
