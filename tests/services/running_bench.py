@@ -74,6 +74,9 @@ class Fixed:
     def allot(self, offers):
         return [Allotment(min(own.tokens, own.window)) for own in offers]
 
+    def drafted(self, key, tokens, ms, final):
+        pass
+
     def judged(self, own):
         pass
 
