@@ -19,8 +19,10 @@ from orchestrator.steering.events import (
     StatesTold,
     StepsTaken,
     Suspend,
+    Waited,
     WorkerLost,
 )
+from orchestrator.steering.ports import Taken
 from orchestrator.steering.rounds import Commit
 from orchestrator.steering.state import State
 from services.contract.states import Fate
@@ -38,6 +40,7 @@ class SteeredTurns:
         """What happened, to the session as it was before."""
         match event:
             case StepsTaken(_, _, taken):
+                self._took(known, taken)
                 if before.config.states.layers:
                     self._meters.states(Fate.RECEIVED, sum(len(one.row.states) for one in taken))
                 if known.spans is not None:
@@ -47,6 +50,8 @@ class SteeredTurns:
                     self._meters.store_seconds.record(event.at - known.storing.pop(round))
                 if known.spans is not None:
                     known.spans.stored(event.round, event.at)
+            case Waited(_, _, reason):
+                known.waits = reason
             case StatesTold():
                 self._meters.states(Fate.RECEIVED, len(event.states.states))
             case Started(at, role, worker, opening, cached):
@@ -65,6 +70,13 @@ class SteeredTurns:
                     known.spans.lost(role, worker, cause(event), at)
             case _:
                 pass
+
+    def _took(self, known: Known, taken: tuple[Taken, ...]) -> None:
+        known.waits = None
+        known.drafted = len(taken[-1].row.judged)
+        for one in taken:
+            if one.window is not None:
+                known.window = one.window
 
     def _has_started(self, known: Known, role: Role, worker: str, at: float, state: State) -> None:
         """A step says, as a word of the worker does, that the session was open."""
@@ -101,8 +113,8 @@ class SteeredTurns:
         known.last_at = at
 
     def _conclude(self, known: Known, commit: Commit, at: float) -> None:
-        meters, spans, state = self._meters, known.spans, known.steered
-        reason = steered_fallback(state) if state is not None else ""
+        meters, spans = self._meters, known.spans
+        reason = steered_fallback(known)
         known.storing[commit.record.round] = at
         for record, outcome in outcomes(commit):
             plain = "" if record.draft_tokens else reason
@@ -118,6 +130,7 @@ class SteeredTurns:
 
     def _opening(self, known: Known, start: Start, at: float) -> None:
         role, message = start.role, start.message
+        known.window = known.waits = None
         if role in known.opened:
             self._meters.migrations.add(1, role.value)
         known.opened.add(role)

@@ -41,10 +41,14 @@ class StepFacts(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a step brought to a session."""
+    """What a step brought to a session.
+
+    `window`: how far its drafter is to be ahead from now on; None: as before.
+    """
 
     row: StepRow
     facts: StepFacts
+    window: int | None = None
 
 
 # What a worker says of one session; a WaitReason: why it took no part in steps lately.

@@ -13,7 +13,8 @@ from services.drafter.core import DrafterCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from services.runtime.serving.rpcs import RPCS
-from testkit.load_workers import KnownDrafter, KnownVerifier, bundle
+from testkit.known_text import KnownDrafter, bundle
+from testkit.known_verifier import KnownVerifier
 from tests.integration.cluster import PATIENT, cluster, serve
 
 SESSIONS = 64

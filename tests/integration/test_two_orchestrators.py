@@ -1,6 +1,7 @@
 """Two orchestrators in front of the same workers and the same Redis: one session has one owner."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,11 +15,15 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     Cluster,
+    Worker,
     cluster,
+    engine,
     orchestrator,
     plain,
+    start_core,
     start_drafter,
     start_verifier,
+    verifier_core,
 )
 from tests.integration.front_door import FrontDoor, Reading, doors
 from tests.waiting import until
@@ -28,6 +33,14 @@ LONG = 150
 # A verifier that is torn away is noticed by its silence.
 SHORT = LinkLimits(silence=4.0, engine_stall=120.0)
 ABORTED, OK = grpc.StatusCode.ABORTED, grpc.StatusCode.OK
+
+
+async def unhurried() -> Worker:
+    """A verifier whose steps take so long that whoever asks meanwhile comes before their end."""
+    slow = engine()
+    forward = slow.forward
+    slow.forward = lambda segments: time.sleep(0.02) or forward(segments)
+    return await start_core(verifier_core, slow, "v1", slow.bundle)
 
 
 @asynccontextmanager
@@ -152,7 +165,7 @@ async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
 
 
 async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_it():
-    async with two([await start_verifier()]) as (_, (one, other)):
+    async with two([await unhurried()]) as (_, (one, other)):
         first = await one.under_way(LONG)
         second = await other.generate("s", LONG).end()
         await first.end()

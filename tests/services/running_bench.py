@@ -74,10 +74,10 @@ class Fixed:
     def allot(self, offers):
         return [Allotment(min(own.tokens, own.window)) for own in offers]
 
-    def drafted(self, key, tokens, ms, final):
+    def judged(self, own):
         pass
 
-    def judged(self, own):
+    def drafted(self, key, tokens, ms, final):
         pass
 
     def advanced(self, key, tokens, seconds):

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import NewSession, SessionKey, StoredRound
+from orchestrator.session.record_size import most_stored
 from orchestrator.session.round_records import load_round
 from orchestrator.steering.config import Limits, SessionConfig
 from orchestrator.steering.driver import SteeredDriver
@@ -297,6 +298,19 @@ async def test_the_store_keeps_as_many_rounds_of_it_however_they_are_joined():
     assert one.store.rounds_each == 3
     records = sum(len(load_round(stored).records) for stored, _ in one.store.commits)
     assert one.driver.stored_size - plain > 256 * (records - 1)
+
+
+@led
+async def test_a_record_takes_no_more_than_was_kept_for_it_however_its_rounds_are_joined():
+    one = Led(sampled(temperature=0.0, max_tokens=7)).begin()
+    most = most_stored(0, len(one.driver.spec.prompt), 7)
+    for position in (0, 2, 4):
+        one.driver.took("v", [one.taken(7, position=position + place) for place in range(2)])
+        await one.store.answer()
+    one.take(8)
+    await one.store.answer()
+    assert len(one.driver.state.committed) == 7
+    assert 256 * 2 < one.driver.stored_size <= most
 
 
 @led

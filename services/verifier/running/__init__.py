@@ -4,6 +4,7 @@
     mailbox     the newest draft of a session, as far as it follows the text
     session     one session: text, K/V, credit, draft
     turns       what one session does in a step
+    dropped     what came of draft tokens that were never verified
     drafting    drafts in mailboxes, and the policy: how much of them a step verifies
     own_drafts  a proposer in this process
     sessions    all sessions: how they begin and end, and what a failure costs

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import assert_never
 
 from torch import Tensor
@@ -33,6 +34,7 @@ from services.contract.worker_messages import (
 from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
 from services.runtime.proposer import Proposer
+from services.runtime.step_records import StepRecord
 from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Pacing
 from services.verifier.description import describe
@@ -46,7 +48,7 @@ from services.verifier.running.own_drafts import OwnDrafts
 from services.verifier.running.pace import StepPace
 from services.verifier.running.reading import Reading
 from services.verifier.running.sessions import Emit, Sessions
-from services.verifier.running.telling import who_waits
+from services.verifier.running.telling import stood_out, who_waits
 from services.verifier.running.turns import Turn
 
 MOST_REST = 0.25
@@ -115,7 +117,7 @@ class RunningCore:
             case Grants():
                 for handle, limit in granted(command):
                     if (session := every.get((link, handle))) is not None:
-                        session.limit = max(session.limit, limit)
+                        session.grant(limit, arrived)
             case StartVerify():
                 if (session := self._sessions.start(link, command, arrived)) is not None:
                     self._reading.begin(session)
@@ -178,7 +180,7 @@ class RunningCore:
         if not any(turn.prompt for turn in turns):
             # What its drafts took that were made in it counts, too.
             self._drafting.stepped(len(turns), extra, 1e3 * (started - began) + took_ms)
-        self._pace.observe(turns, took_ms, started, started_ns)
+        self._pace.observe(turns, took_ms)
         return True
 
     def _rest_awhile(self) -> bool:
@@ -229,7 +231,13 @@ class RunningCore:
         took_ms = 1e3 * max(0.0, ended - started - forms)
         rows = sum(turn.rows for turn in turns)
         frame = StepFrame(self._steps, started_ns, took_ms, len(turns), rows)
-        self._outcome.tell(frame, brought)
+        stood = stood_out(self._sessions.every.values(), self._steps)
+        self._outcome.tell(frame, brought, stood)
+        if self._options.on_step is not None:
+            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
+            every = tuple(map(sum, zip(*stood.values(), strict=True)))
+            dropped = self._drafting.dropped.since_last()
+            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries, every, dropped))
         return took_ms
 
     # --- what others see ----------------------------------------------------------

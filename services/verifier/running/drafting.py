@@ -8,6 +8,7 @@ from services.contract.frames import DraftRow, StepRow
 from services.contract.types import Proposal
 from services.scheduling.offers import Judged, Offer, Pacing
 from services.verifier.refusals import Limits, Refusal, check_tree
+from services.verifier.running.dropped import DroppedDrafts
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.turns import Turn
 
@@ -17,13 +18,14 @@ class Drafting:
 
     def __init__(self, pacing: Pacing, limits: Limits, clock: Callable[[], float]) -> None:
         self._pacing, self._limits, self._clock = pacing, limits, clock
+        self.dropped = DroppedDrafts()
 
     # --- what drafters send -----------------------------------------------------------
 
     def take(self, session: RunningSession, draft: DraftRow, arrived: float) -> None:
         """Into the mailbox; what no correct drafter sends is nothing."""
         if self._sound(draft):
-            session.mailbox.put(draft, session.output, arrived)
+            self.dropped.put(session.mailbox, draft, session.output, arrived)
             self._pacing.drafted(session.key, len(draft.tree), draft.draft_ms, draft.final)
 
     def _sound(self, draft: DraftRow) -> bool:
@@ -92,6 +94,7 @@ class Drafting:
 
     def forget(self, session: RunningSession) -> None:
         """The session is gone."""
+        self.dropped.closed(session.mailbox)
         self._pacing.forget(session.key)
 
 

@@ -6,7 +6,7 @@ What a step decided leaves before anything of its session can fail.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -26,7 +26,6 @@ from services.verifier.running.telling import (
     said,
     state_rows,
     step_row,
-    stood_out,
     top_rows,
 )
 from services.verifier.running.turns import Decided, Turn
@@ -92,10 +91,13 @@ class Outcome:
     def _take_in(self, turn: Turn, decided: Decided, row: StepRow, now: float) -> None:
         """The text grows by what was said, and K/V, form and counts follow it."""
         session, tokens = turn.session, row.tokens
+        box = session.mailbox
+        held, name = len(box), box.name
         if turn.tree.parents is not None:
             kept = [node + 1 for node in decided.path if node < len(turn.tree)]
             self._sessions.spared(partial(session.cache.keep_path, turn.last, (0, *kept)))
         session.grew(tokens, now)
+        self._drafting.dropped.followed(held, name, row, box)
         session.steps += 1
         session.cache.rollback(len(session.text) - 1)
         if session.telling is not None:
@@ -155,10 +157,13 @@ class Outcome:
 
     # --- they are told of -------------------------------------------------------------
 
-    def tell(self, frame: StepFrame, brought: Brought) -> None:
-        """A frame a link, with how far its drafters are to be ahead; then who has failed."""
-        every = self._sessions.every.values()
-        stood = stood_out(every, frame.step) if brought.rows else {}
+    def tell(
+        self, frame: StepFrame, brought: Brought, stood: Mapping[int, tuple[int, ...]]
+    ) -> None:
+        """A frame a link, with how far its drafters are to be ahead; then who has failed.
+
+        `stood`: by link, how many sessions took no part, by reason.
+        """
         for link, rows in brought.rows.items():
             windows = self._drafting.windows([session for session, _ in rows])
             bare = replace(frame, stood_out=stood.get(link, ()))

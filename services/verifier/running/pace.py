@@ -1,13 +1,10 @@
-"""What steps take, as far as prompts are concerned; and what tracing and loads are told of it."""
+"""What steps take, and how much of prompts they may have."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from itertools import chain
 
-from services.runtime.step_records import OnStep, StepRecord
 from services.scheduling.step_time import StepTimeModel
 from services.verifier.options import VerifierOptions
 from services.verifier.running.session import RunningSession
@@ -25,7 +22,6 @@ class StepPace:
         self._line = StepTimeModel()
         """Seconds of a step without prompts over its rows, as measured."""
         self._recent_ms: deque[float] = deque(maxlen=16)
-        self._on_step: OnStep | None = options.on_step
 
     @property
     def step_ms(self) -> float:
@@ -46,10 +42,8 @@ class StepPace:
             return self._prompts.room(used)
         return self._prompts.room(used, self._line, len(feeding) / decoding)
 
-    def observe(
-        self, turns: Sequence[Turn], took_ms: float, started: float, started_ns: int
-    ) -> None:
-        """Learn from a step, and tell whoever traces; `started` is on the core's clock."""
+    def observe(self, turns: Sequence[Turn], took_ms: float) -> None:
+        """Learn from a step."""
         rows = sum(turn.rows for turn in turns)
         prompts = sum(turn.prompt for turn in turns)
         if prompts:
@@ -57,6 +51,3 @@ class StepPace:
         if took_ms and not (prompts and self._line.weight):
             self._line = self._line.add(rows, 1e-3 * took_ms)
         self._recent_ms.append(took_ms)
-        if self._on_step is not None:
-            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
-            self._on_step(StepRecord(started_ns, time.time_ns(), entries))
