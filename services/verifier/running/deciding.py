@@ -19,8 +19,8 @@ from services.contract.frames import StepEnd
 from services.contract.types import DraftTree
 from services.engine.noise import Stream
 from services.engine.sampling import NO_CHOICE, close_ones, draw, highest_logits
-from services.verifier.judging import Decision, Unlawful, decide, proposals, why_none
-from services.verifier.rules import Outcome, Proposed, judge
+from services.verifier.judging import Unlawful, proposals, walks, why_none
+from services.verifier.rules import Outcome, Proposed, Walk, judge
 from services.verifier.running.mailbox import NO_TREE
 from services.verifier.running.turns import Decided, Turn
 
@@ -112,15 +112,15 @@ def _whole(turn: Turn, path: Sequence[int]) -> bool:
 
 
 def _exact(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
-    return [
-        _own(turn, found) if isinstance(found, Decision) else found
-        for turn, found in zip(turns, decide(turns, rounding), strict=True)
-    ]
+    return [_own(turn, *walked) for turn, walked in zip(turns, walks(turns, rounding), strict=True)]
 
 
-def _own(turn: Turn, found: Decision) -> Decided | Unlawful:
-    token = NO_CHOICE if found.final_token is None else found.final_token
-    return _with_own(turn, found.path, token, found.near_ties)
+def _own(turn: Turn, walked: Walk, close: set[int]) -> Decided | Unlawful:
+    """`close`: the rows of near-ties, the one behind the accepted tokens among them."""
+    token, path = walked.final_token, walked.path
+    if token == NO_CHOICE:
+        close = close - {path[-1] + 1 if path else 0}
+    return _with_own(turn, path, token, len(close))
 
 
 # --- by rejection -----------------------------------------------------------------

@@ -39,7 +39,7 @@ class Brought(NamedTuple):
 
 
 class Outcome:
-    """Absorbs what a forward computed. `rounding`: see `judging.decide`."""
+    """Absorbs what a forward computed. `rounding`: see `judging.walks`."""
 
     def __init__(
         self,
