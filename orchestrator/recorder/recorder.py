@@ -137,8 +137,8 @@ class Recorder:
     ) -> None:
         """An event of a steered session, the actions that it led to, and the state around it."""
         if (known := self._sessions.get(session)) is not None:
-            known.steered = after
             self._turns.hear(known, event, before)
+            known.steered = after
             for action in actions:
                 self._turns.see(known, action, event.at)
 

@@ -555,10 +555,7 @@ STEP_SESSIONS = _histogram(
     "paceline.step.batch_size", "{session}", "Sessions in one step.", "role", buckets=_SIZES
 )
 STEP_WAIT_SECONDS = _seconds(
-    "paceline.step.queue_wait",
-    "A session's wait before a step, by what the step does for it.",
-    "role",
-    "kind",
+    "paceline.step.queue_wait", "A session's wait before a step of this verifier."
 )
 STEP_TOKEN_COUNT = _counter(
     "paceline.step.tokens", "{token}", "Tokens drafted, verified or prefilled.", "role", "kind"

@@ -130,7 +130,6 @@ class StepTracer:
         self._seconds.show(role)
         self._sessions.show(role)
         for kind in _KINDS[role]:
-            self._waits.show(role, kind)
             self._tokens.add(0, role, kind)
         if role == "verifier":
             for reason in names.WAITS:
@@ -151,7 +150,8 @@ class StepTracer:
         self._seconds.record((record.ended_ns - record.started_ns) / 1e9, role)
         self._sessions.record(len(record.entries), role)
         for entry in record.entries:
-            self._waits.record(entry.queue_ms / 1e3, role, entry.kind)
+            if entry.kind == "verify":
+                self._waits.record(entry.queue_ms / 1e3)
             self._tokens.add(entry.tokens, role, entry.kind)
         for reason, count in zip(names.WAITS, record.stood_out, strict=False):
             self._stood_out.add(count, reason)
