@@ -134,5 +134,4 @@ def _opening(engine: Engine, mode: VerifyMode, prompt: int, room: int) -> StartV
         window=WINDOW,
         drafted_for=True,
         pacing=EAGER,
-        drafted_for=True,
     )
