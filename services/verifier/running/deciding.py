@@ -61,7 +61,8 @@ def _argmax(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
             turn,
             path,
             chosen[start + (path[-1] + 1 if path else 0)],
-            sum(islice(close, len(path) + 1)),
+            sum(islice(close, len(path))),
+            next(close),
         )
         for turn, path, start in zip(turns, paths, starts, strict=False)
     ]
@@ -94,14 +95,19 @@ def _close(
     return close_ones(rows, [chosen[row] for row in reached], rounding)
 
 
-def _with_own(turn: Turn, path: tuple[int, ...], token: int, near: int) -> Decided | Unlawful:
-    """The accepted nodes and the target's own token behind them, unless there is none."""
+def _with_own(
+    turn: Turn, path: tuple[int, ...], token: int, near: int, token_near: bool
+) -> Decided | Unlawful:
+    """The accepted nodes and the target's own token behind them, unless there is none.
+
+    `near`: how many of these nodes are near-ties; `token_near`: whether that token is one.
+    """
     whole = _whole(turn, path)
     if token == NO_CHOICE or len(path) >= turn.room:
         if not path:
             return why_none(turn)
         return Decided(path, None, StepEnd.NONE, near)
-    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near)
+    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near + token_near)
 
 
 def _whole(turn: Turn, path: Sequence[int]) -> bool:
@@ -117,10 +123,9 @@ def _exact(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
 
 def _own(turn: Turn, walked: Walk, close: set[int]) -> Decided | Unlawful:
     """`close`: the rows of near-ties, the one behind the accepted tokens among them."""
-    token, path = walked.final_token, walked.path
-    if token == NO_CHOICE:
-        close = close - {path[-1] + 1 if path else 0}
-    return _with_own(turn, path, token, len(close))
+    path = walked.path
+    leaf = path[-1] + 1 if path else 0
+    return _with_own(turn, path, walked.final_token, len(close - {leaf}), leaf in close)
 
 
 # --- by rejection -----------------------------------------------------------------
