@@ -111,7 +111,7 @@ def test_a_round_says_what_its_record_says_and_its_commit_is_stored_behind_the_l
         said = span.attributes
         assert said[names.DRAFT_TOKENS] == record.draft_tokens
         assert said[names.ACCEPTED_TOKENS] == record.accepted_tokens
-        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
+        assert (said[names.VERIFIER], said[names.OPENING]) == (record.verifier, record.epoch)
         assert span.end - span.start == pytest.approx(record.round_ms * 1e6, abs=2e3)
         parts = Counter(child.name for child in got.children(span))
         drafted = {"spec_draft": 1} if record.draft_tokens else {}
