@@ -31,8 +31,13 @@ class Known:
     # How far its drafter was told to be ahead; None: not told. The draft tokens of its last step.
     window: int | None = None
     drafted: int = 0
+    # Why a step without a draft, if it was its last one, had none.
+    fallback: str = ""
     # Why it takes no part in steps, as its verifier said last.
     waits: WaitReason | None = None
+    # Who reads its text, in which opening, and how long that is; whether steps came of it already.
+    reading: tuple[str, int, int] | None = None
+    begun: bool = False
     opened: set[Role] = field(default_factory=set)
     totals: SpecTotals = field(default_factory=SpecTotals)
     emitted: int = 0

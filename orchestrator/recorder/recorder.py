@@ -93,8 +93,8 @@ class Recorder:
     ) -> None:
         """An event of a session, the actions that it led to, and the state around it."""
         if (known := self._sessions.get(session)) is not None:
-            known.state = after
             self._turns.hear(known, event, before)
+            known.state = after
             for action in actions:
                 self._turns.see(known, action, event.at)
 

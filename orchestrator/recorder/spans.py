@@ -130,7 +130,7 @@ class SessionSpans:
         about: dict[str, AttributeValue] = {
             names.ROLE: role.value,
             names.WORKER: opening.worker,
-            names.EPOCH: opening.epoch,
+            names.OPENING: opening.epoch,
             names.INPUT_TOKENS: opening.tokens,
             names.COMPLETED: cached_tokens is not None,
             names.CACHED_TOKENS: cached_tokens or 0,

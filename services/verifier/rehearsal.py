@@ -132,5 +132,6 @@ def _opening(engine: Engine, mode: VerifyMode, prompt: int, room: int) -> StartV
         sampling=ResolvedSampling(temperature=heat, top_p=0.95, max_tokens=room),
         seed=1,
         window=WINDOW,
+        drafted_for=True,
         pacing=EAGER,
     )

@@ -31,7 +31,7 @@ def tokens(text: str) -> list[int]:
 
 
 async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
-    async with cluster(*map(list, zip(await start_beside(), strict=True)), PATIENT) as running:
+    async with cluster([await start_beside()], [], PATIENT) as running:
         text = tokens(LONG)
         for _ in range(4):
             run = await running.client.generate(tokens=text, method="skip", **GREEDY)

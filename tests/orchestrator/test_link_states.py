@@ -54,7 +54,7 @@ def told(message: StepFrame) -> tuple[list[int], int]:
     return [row.position for row in step_rows(message)], state_bytes(message)
 
 
-async def test_what_finds_no_room_leaves_without_and_steps_are_all_there() -> None:
+async def test_what_finds_no_room_leaves_without_and_commits_are_all_there() -> None:
     counted: list[tuple[Fate, int]] = []
     lagging, call = link(10, counted), Call()
     for number in range(3):

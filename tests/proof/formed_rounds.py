@@ -16,8 +16,7 @@ import torch
 from services.contract.types import DraftTree, OpenVerify, Verify, VerifyMode
 from services.engine.budgeted import KVBudget, place
 from services.verifier import judging
-from services.verifier.batch import judged
-from services.verifier.judging import Decision, Judged
+from services.verifier.batch import Decision, Judged, judged
 from services.verifier.refusals import open_matcher
 from services.verifier.rules import Outcome, Proposed, judge
 from services.verifier.session import VerifySession

@@ -17,7 +17,7 @@ from services.engine.marker import FreeText, Marker
 from services.engine.noise import exponentials
 from services.engine.structure import Matcher
 from services.verifier import judging
-from services.verifier.judging import decide
+from services.verifier.batch import decide
 from tests.proof import formed_rounds as kit
 from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws
 from tests.proof.setups import MODES, STANDARD

@@ -13,7 +13,7 @@ from orchestrator.session.output import Prefix
 from orchestrator.session.ports import NewSession, SessionKey, StoredRound
 from orchestrator.session.record_size import most_stored
 from orchestrator.session.round_records import load_round
-from orchestrator.steering.config import Limits, SessionConfig
+from orchestrator.steering.config import Limits, Phase, SessionConfig
 from orchestrator.steering.driver import SteeredDriver
 from orchestrator.steering.events import Persist, Release
 from orchestrator.steering.ports import StepFacts, Taken
@@ -488,6 +488,22 @@ async def test_its_deadline_stops_it_where_it_can_be_resumed():
     assert isinstance(one.driver.output.error, DeadlinePassed)
     assert one.store.calls == ["hold", "commit", "commit", "pause"]
     assert one.ended == [one.driver]
+
+
+@led
+async def test_its_deadline_passes_while_the_store_is_away_with_its_end():
+    one = Led(sampled(temperature=0.0, max_tokens=3), limits=Limits(deadline=0.05))
+    one.driver.now = asyncio.get_running_loop().time
+    one.begin().take(*THE_LAW[:2]).take(THE_LAW[2])
+    assert one.driver.state.phase is Phase.FINISHING
+    one.driver.stood_still(0.01)
+    with pytest.raises(DeadlinePassed):
+        await one.read()
+    # What was decided is there for whoever resumes it.
+    assert one.store.calls == ["hold", "commit", "commit", "pause"]
+    assert one.store.commits[-1][1][2].reason is FinishReason.LENGTH
+    await one.store.answer()
+    assert one.driver.output.length == 0
 
 
 @led

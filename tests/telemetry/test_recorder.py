@@ -68,7 +68,7 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(traced):
         share = record.accepted_tokens / drafted if drafted else None
         assert said.get(names.ACCEPTANCE_RATE) == share
         assert said[names.DRAFTER] == record.drafter
-        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
+        assert (said[names.VERIFIER], said[names.OPENING]) == (record.verifier, record.epoch)
         assert spans[index].end - spans[index].start == pytest.approx(
             record.round_ms * 1e6, abs=2e3
         )

@@ -11,7 +11,7 @@ from orchestrator.recorder import Recorder
 from orchestrator.steering import events, machine
 from orchestrator.steering.ports import StepFacts, Taken
 from services.contract.frames import StepRow, WaitReason
-from services.contract.types import Role
+from services.contract.types import ResolvedSampling, Role
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import round_of, verifying_of
 from services.runtime.telemetry.names import Fallback
@@ -88,7 +88,7 @@ def test_a_round_says_what_its_record_says_and_its_commit_is_stored_behind_the_l
         said = span.attributes
         assert said[names.DRAFT_TOKENS] == record.draft_tokens
         assert said[names.ACCEPTED_TOKENS] == record.accepted_tokens
-        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
+        assert (said[names.VERIFIER], said[names.OPENING]) == (record.verifier, record.epoch)
         assert span.end - span.start == pytest.approx(record.round_ms * 1e6, abs=2e3)
         parts = Counter(child.name for child in got.children(span))
         drafted = {"spec_draft": 1} if record.draft_tokens else {}
@@ -171,12 +171,23 @@ def test_a_drafter_that_is_told_to_rest_is_not_wanted_and_rounds_say_why(telemet
     rests = scrape(telemetry)
     assert rests.value("paceline_drafters_wanted") == 0
     assert rests.value("paceline_sessions_without_speculation") == 1
-    assert rests.value("paceline_rounds_fallback_total", reason=Fallback.DOES_NOT_PAY) == 2
+    assert rests.value("paceline_rounds_fallback_total", reason=Fallback.NOTHING_READY) == 1
+    assert rests.value("paceline_rounds_fallback_total", reason=Fallback.DOES_NOT_PAY) == 1
     session.says(session.row(3), window=4)
     tries = scrape(telemetry)
     assert tries.value("paceline_drafters_wanted") == 1
     assert tries.value("paceline_sessions_without_speculation") == 0
-    assert tries.value("paceline_rounds_fallback_total", reason=Fallback.NOTHING_READY) == 1
+    assert tries.value("paceline_rounds_fallback_total", reason=Fallback.DOES_NOT_PAY) == 2
+
+
+def test_the_last_steps_of_a_session_had_the_drafter_that_is_released_with_them(telemetry):
+    session = Watched(telemetry, sampling=ResolvedSampling(max_tokens=2))
+    session.serve()
+    session.says(session.row(1))
+    session.says(session.row(2))
+    page = scrape(telemetry)
+    assert page.value("paceline_rounds_fallback_total", reason=Fallback.NOTHING_READY) == 2
+    assert page.value("paceline_rounds_fallback_total", reason=Fallback.NO_DRAFTER) == 0
 
 
 def test_a_session_whose_resting_drafter_has_left_wants_one_again(telemetry):
@@ -233,3 +244,44 @@ def test_drafting_ends_where_the_draft_came_and_the_round_has_its_wait(receiver,
     assert round.end - round.start == pytest.approx(11e6, abs=2e3)
     assert draft.end - round.start == pytest.approx(3e6, abs=2e3)
     assert draft.end - draft.start == pytest.approx(1.5e6, abs=2e3)
+
+
+def test_what_a_verifier_found_of_a_text_is_told_though_its_first_step_comes_before(
+    receiver, start
+):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry)
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    session.feed(events.Started(0.1, Role.VERIFIER, "v", 1, 1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="cached") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    prefill = only(receiver.named("prefill"))
+    assert prefill.attributes[names.CACHED_TOKENS] == 1
+    assert prefill.attributes[names.COMPLETED]
+
+
+def test_a_text_was_read_where_the_first_steps_are_the_last_ones(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="", sampling=ResolvedSampling(max_tokens=1))
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert only(receiver.named("prefill")).attributes[names.COMPLETED]
+
+
+def test_a_text_was_not_read_by_a_verifier_that_was_lost_before_its_first_step(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="")
+    session.attach(Role.VERIFIER, "v")
+    session.lose(0.2)
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 0
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert not only(receiver.named("prefill")).attributes[names.COMPLETED]

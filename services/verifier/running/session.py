@@ -123,6 +123,13 @@ class RunningSession(FedText):
             return WaitReason.HOLD
         return WaitReason.FORMAT if self.heavy else WaitReason.TURN
 
+    def grant(self, limit: int, now: float) -> None:
+        """Its output may get so long."""
+        if limit > self.limit:
+            if self.length >= self.limit:
+                self.ready_since = now
+            self.limit = limit
+
     def grew(self, tokens: tuple[int, ...], now: float) -> None:
         """Its output has grown by these tokens."""
         self.output.extend(tokens)
