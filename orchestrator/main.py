@@ -100,9 +100,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         }
         subsetting = await _subsetting(settings, url, stack)
         discovery = asyncio.create_task(
-            discover(
-                pool, WorkerRegistry(url), fixed, registry_away, subsetting, settings.protocol
-            ),
+            discover(pool, WorkerRegistry(url), fixed, registry_away, subsetting),
             name="discovery",
         )
         stack.push_async_callback(end, discovery)
@@ -226,7 +224,6 @@ def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
     return WorkerPool(
         settings.orchestrator_id,
         model=settings.model,
-        protocol=settings.protocol,
         limits=limits,
         dialing=settings.dialing(),
         on_states=recorder.states,

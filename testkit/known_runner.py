@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from services.contract.frames import (
     DraftFrame,
@@ -20,7 +19,6 @@ from services.contract.frames import (
 from services.contract.states import rows_a_message
 from services.contract.types import Progress, WorkerDescription
 from services.contract.worker_messages import (
-    PROTOCOL,
     EndSession,
     SessionStarted,
     SetWindow,
@@ -86,8 +84,7 @@ class KnownRunner:
     ) -> None:
         self._emit, self._pause = emit, 1e-3 * step_ms
         self._states, self._prompt = states, prompt
-        about = described(worker_id, states)
-        self._about = replace(about, protocol_min=PROTOCOL, protocol_max=PROTOCOL)
+        self._about = described(worker_id, states)
         self._sessions: dict[tuple[int, int], _Running] = {}
         self._steps = 0
 

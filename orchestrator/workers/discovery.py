@@ -11,7 +11,7 @@ from orchestrator.workers.peers import Peers
 from orchestrator.workers.pool import WorkerPool
 from orchestrator.workers.subset import Member, subset
 from services.contract.errors import StoreError
-from services.contract.types import Role
+from services.contract.types import PROTOCOL, Role
 from services.runtime.outage import Outage
 from services.runtime.registry import RegisteredWorker, WorkerRegistry
 
@@ -38,16 +38,15 @@ async def discover(
     fixed: Mapping[Role, Collection[str]],
     away: Outage,
     subsetting: Subsetting | None = None,
-    protocol: int = 1,
 ) -> None:
     """Keep the pool's addresses equal to `fixed` and the registry's, until cancelled.
 
-    Of those in the registry it takes the ones that speak `protocol`.
+    Of those in the registry it takes the ones that speak the protocol of this version.
     While the registry is away links go on without it.
     """
     workers: Sequence[RegisteredWorker] = ()
     peers: Sequence[Member] = ()
-    speakers = Speakers(protocol)
+    speakers = Speakers()
     while True:
         pause = DISCOVER_EVERY
         try:
@@ -69,10 +68,9 @@ async def discover(
 
 
 class Speakers:
-    """Workers that speak a protocol; the others are told of once."""
+    """Workers that speak our protocol; the others are told of once."""
 
-    def __init__(self, protocol: int) -> None:
-        self._protocol = protocol
+    def __init__(self) -> None:
         self._told: set[str] = set()
 
     def among(self, listed: Sequence[RegisteredWorker]) -> Sequence[RegisteredWorker]:
@@ -89,14 +87,14 @@ class Speakers:
                 address,
                 worker.protocol_min,
                 worker.protocol_max,
-                self._protocol,
+                PROTOCOL,
             )
         self._told = set(others)
         return known
 
     def _speaks(self, one: RegisteredWorker) -> bool:
         worker = one.description
-        return worker.protocol_min <= self._protocol <= worker.protocol_max
+        return worker.protocol_min <= PROTOCOL <= worker.protocol_max
 
 
 def tell(

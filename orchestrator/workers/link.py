@@ -11,41 +11,26 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from paceline.worker.v1.verifier_pb2 import VerifierServiceGetTokenizerRequest
 
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
-from orchestrator.workers.placed import Placed, SessionName
-from services.contract import worker_messages as running
+from orchestrator.workers.placed import Placed
 from services.contract.errors import ProtocolError, StartError
 from services.contract.frames import DraftFrame, Grants, StepFrame
 from services.contract.states import Fate, OnStates, state_bytes
 from services.contract.types import (
-    RESPONSE_FORMAT,
-    CloseDraft,
-    CloseVerify,
-    Draft,
-    DrafterCommand,
-    DrafterEvent,
-    DraftOpened,
+    PROTOCOL,
     Draining,
     LinkHello,
-    OpenDraft,
-    OpenVerify,
     Progress,
-    PromptScores,
     Role,
-    SessionFailed,
-    States,
     StepTime,
     TokenizerBundle,
-    Verdict,
-    VerifierCommand,
-    VerifierEvent,
-    VerifyOpened,
     WorkerDescription,
 )
 from services.contract.wire import (
@@ -55,11 +40,15 @@ from services.contract.wire import (
     join_bundle,
 )
 from services.contract.worker_messages import (
+    DrafterCommand,
+    DrafterEvent,
     EndSession,
     SessionGone,
     SessionStarted,
     StartDraft,
     StartVerify,
+    VerifierCommand,
+    VerifierEvent,
 )
 from services.runtime.awake import AwakeClock
 from services.runtime.serving import Dialing
@@ -70,11 +59,8 @@ from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
 
-Command = DrafterCommand | VerifierCommand | running.DrafterCommand | running.VerifierCommand
-"""Of either protocol, and so are events."""
-WorkerEvent = DrafterEvent | VerifierEvent | running.DrafterEvent | running.VerifierEvent
-SessionEvent = DraftOpened | Draft | VerifyOpened | Verdict | States | PromptScores | SessionFailed
-"""What a worker says of a session in protocol 1."""
+Command = DrafterCommand | VerifierCommand
+WorkerEvent = DrafterEvent | VerifierEvent
 DESCRIBE_TIMEOUT = 5.0
 TOKENIZER_TIMEOUT = 60.0
 CHECK_EVERY = 0.25
@@ -104,8 +90,7 @@ class LinkLimits:
 class WorkerLink:
     """The link to the worker at one address; connects again until it is closed.
 
-    It speaks one `protocol`, and so do the commands that it takes and the events that it hands on.
-    What leaves in one turn of the loop leaves together; in protocol 2 frames behind the rest.
+    What leaves in one turn of the loop leaves together, frames behind the rest.
     `on_up(link)` is called when the worker has described itself and the stream is
     open; it may refuse the worker by raising StartError. `on_event(link, event)`
     gets what concerns sessions, and that the worker drains. `on_down(link)`: the
@@ -118,7 +103,6 @@ class WorkerLink:
         role: Role,
         orchestrator_id: str,
         *,
-        protocol: int = 1,
         on_up: Callable[[WorkerLink], Awaitable[None]],
         on_event: Callable[[WorkerLink, Any], None],
         on_down: Callable[[WorkerLink, str], None],
@@ -140,14 +124,14 @@ class WorkerLink:
         self.progress = Progress()
         self.draining = False
         self.up = False
-        # Sessions: by id in protocol 1, by handle in 2.
-        self.assigned: set[Any] = set()
+        # Sessions, by handle.
+        self.assigned: set[int] = set()
         self.placed = Placed()
         # Among equal workers, and whether the worker is beyond this orchestrator's subset.
         self.order, self.visit = 0, False
         self.problem = ""
-        self._protocol, self._rpcs = protocol, RPCS[role, protocol]
-        self._hello = LinkHello(orchestrator_id, protocol)
+        self._rpcs = RPCS[role]
+        self._hello = LinkHello(orchestrator_id)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
         self._limits = limits or LinkLimits()
         self._dialing = dialing or Dialing()
@@ -187,8 +171,6 @@ class WorkerLink:
         if self._waiting >= self._limits.outbox:
             self.cut("it does not read its commands")
             return
-        if isinstance(command, OpenDraft):
-            command = self._readable(command)
         admitted = self._state_room.admit(command)
         if admitted is None:
             return
@@ -202,35 +184,17 @@ class WorkerLink:
         match command:
             case StepFrame() | DraftFrame() | Grants():
                 pass  # Most commands.
-            case OpenVerify() | OpenDraft():
-                tokens = len(command.prompt) + len(command.committed)
-                self._open(command.session, tokens, command)
             case StartVerify() | StartDraft():
                 tokens = len(command.prompt) + len(command.output)
-                self._open(command.handle, tokens, command)
-            case CloseVerify(session) | CloseDraft(session) | EndSession(session):
-                self._forget(session)
+                self._openings.send(command.handle, tokens, self._now)
+                most = len(command.prompt) + command.sampling.max_tokens
+                self.placed.add(command.handle, most)
+            case EndSession(handle):
+                self._forget(handle)
 
-    def _open(
-        self,
-        session: SessionName,
-        tokens: int,
-        opening: OpenVerify | OpenDraft | StartVerify | StartDraft,
-    ) -> None:
-        self._openings.send(session, tokens, self._now)
-        self.placed.add(session, len(opening.prompt) + opening.sampling.max_tokens)
-
-    def _forget(self, session: SessionName) -> None:
-        self._openings.forget(session)
-        self.placed.drop(session)
-
-    def _readable(self, opening: OpenDraft) -> OpenDraft:
-        """Without a response format that an older drafter cannot read; it drafts as if for none."""
-        wanted = opening.sampling.response_format
-        known = self.description.capabilities if self.description else ()
-        if wanted is None or {*wanted.capabilities} <= {RESPONSE_FORMAT, *known}:
-            return opening
-        return replace(opening, sampling=replace(opening.sampling, response_format=None))
+    def _forget(self, handle: int) -> None:
+        self._openings.forget(handle)
+        self.placed.drop(handle)
 
     def opening_s(self, tokens: int) -> float:
         """Expected seconds to open a session with a text of so many tokens."""
@@ -267,10 +231,10 @@ class WorkerLink:
     async def fetch_tokenizer(self) -> TokenizerBundle:
         """The verifier's tokenizer, template and generation config."""
         async with self._channel() as channel:
-            assert self._rpcs.tokenizer is not None
-            request, _ = self._rpcs.tokenizer
             parts = self._rpcs.stub(channel).GetTokenizer(
-                request(), timeout=TOKENIZER_TIMEOUT, metadata=self._metadata()
+                VerifierServiceGetTokenizerRequest(),
+                timeout=TOKENIZER_TIMEOUT,
+                metadata=self._metadata(),
             )
             return join_bundle(await gather_parts(_readable(m).part async for m in parts))
 
@@ -319,12 +283,12 @@ class WorkerLink:
                 raise StartError(self._stranger()) from None
             raise
         description = decode_description(_readable(response).worker)
-        _check(description, self.role, self._protocol)
+        _check(description, self.role)
         verifies = self.role is Role.VERIFIER
         return description, decode_step_times(response.step_times) if verifies else ()
 
     def _stranger(self) -> str:
-        return f"no {self.role.value} of protocol {self._protocol} serves there (--protocol)"
+        return f"no {self.role.value} of protocol {PROTOCOL} serves there"
 
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()
@@ -380,7 +344,7 @@ class WorkerLink:
 
     def _absorb(self, event: WorkerEvent) -> None:
         match event:
-            case Draft() | Verdict() | StepFrame() | DraftFrame():
+            case StepFrame() | DraftFrame():
                 pass  # Most events; they ask nothing of the link.
             case Progress():
                 if event.steps != self.progress.steps or not event.queued_tokens:
@@ -390,12 +354,10 @@ class WorkerLink:
                 return
             case Draining():
                 self.draining = True
-            case VerifyOpened(session=session) | SessionStarted(handle=session):
-                self._openings.opened(session, event.cached_tokens, self._now)
-            case DraftOpened():
-                self._openings.opened(event.session, 0, self._now)
-            case SessionFailed(session=session) | SessionGone(handle=session):
-                self._forget(session)
+            case SessionStarted():
+                self._openings.opened(event.handle, event.cached_tokens, self._now)
+            case SessionGone():
+                self._forget(event.handle)
         self._on_event(self, event)
 
     def cut(self, reason: str) -> None:
@@ -426,13 +388,13 @@ def _readable(message: Any) -> Any:
     return message
 
 
-def _check(description: WorkerDescription, role: Role, protocol: int) -> None:
+def _check(description: WorkerDescription, role: Role) -> None:
     if description.role is not role:
         raise StartError(f"it is a {description.role.value}, not a {role.value}")
-    if not description.protocol_min <= protocol <= description.protocol_max:
+    if not description.protocol_min <= PROTOCOL <= description.protocol_max:
         raise StartError(
             f"it speaks protocol {description.protocol_min} to {description.protocol_max}, "
-            f"this orchestrator {protocol}"
+            f"this orchestrator {PROTOCOL}"
         )
     if role is Role.VERIFIER and not (description.vocab_size and description.max_context_length):
         raise StartError("it describes no model: a vocabulary or a context of 0 tokens")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-SessionName = str | int
-"""How a session is called on a link: by its id, in protocol 2 by its handle."""
-
 
 class Placed:
-    """Sessions, and the tokens of K/V that each may come to need."""
+    """Sessions, by handle, and the tokens of K/V that each may come to need."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self.fresh_tokens = 0
-        self._sessions: dict[SessionName, int] = {}
-        self._fresh: set[SessionName] = set()
+        self._sessions: dict[int, int] = {}
+        self._fresh: set[int] = set()
 
     @property
     def told(self) -> int:
@@ -25,20 +22,20 @@ class Placed:
         """Sessions placed since the last report."""
         return len(self._fresh)
 
-    def add(self, session: SessionName, tokens: int) -> None:
+    def add(self, handle: int, tokens: int) -> None:
         """A session is opened there, for the first time or once more."""
-        self.drop(session)
-        self._sessions[session] = tokens
-        self._fresh.add(session)
+        self.drop(handle)
+        self._sessions[handle] = tokens
+        self._fresh.add(handle)
         self.tokens += tokens
         self.fresh_tokens += tokens
 
-    def drop(self, session: SessionName) -> None:
+    def drop(self, handle: int) -> None:
         """It is closed there. May be repeated."""
-        tokens = self._sessions.pop(session, 0)
+        tokens = self._sessions.pop(handle, 0)
         self.tokens -= tokens
-        if session in self._fresh:
-            self._fresh.discard(session)
+        if handle in self._fresh:
+            self._fresh.discard(handle)
             self.fresh_tokens -= tokens
 
     def reported(self) -> None:

@@ -18,7 +18,6 @@ from orchestrator.workers.link import (
     LinkLimits,
     WorkerLink,
 )
-from orchestrator.workers.placed import SessionName
 from orchestrator.workers.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from orchestrator.workers.subset import order_of
@@ -26,9 +25,6 @@ from orchestrator.workers.visits import Visits
 from services.contract.errors import StartError
 from services.contract.states import NO_STATES, OnStates, StateShape, gives, needed
 from services.contract.types import (
-    HANDS_OVER,
-    CloseDraft,
-    CloseVerify,
     Draining,
     Progress,
     Role,
@@ -61,9 +57,9 @@ class Sessions(Protocol):
     """The sessions' side of the pool, which gets the workers' news."""
 
     def on_event(self, worker: str, role: Role, event: Any) -> None:
-        """An event of one session, or in protocol 2 of many."""
+        """An event of one session, or of many."""
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[int], reason: str) -> None:
         """These sessions are gone on the worker."""
 
     def on_standstill(self, seconds: float) -> None:
@@ -81,7 +77,6 @@ class WorkerPool:
         orchestrator_id: str,
         *,
         model: str = "",
-        protocol: int = 1,
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
         on_states: OnStates | None = None,
@@ -90,12 +85,10 @@ class WorkerPool:
     ) -> None:
         """`model` is the only model id to accept; empty = that of the first verifier.
 
-        `protocol`: of all links; in protocol 2 whoever is attached looks whose an event is.
         `on_states` is told of the target's states that are sent to drafters, and dropped.
         `make_link` is called as `WorkerLink` is.
         """
         self._id = orchestrator_id
-        self.protocol = protocol
         self._model = model
         self._limits = limits
         self._dialing = dialing
@@ -159,7 +152,6 @@ class WorkerPool:
             address,
             role,
             self._id,
-            protocol=self.protocol,
             on_up=self._on_up,
             on_event=self._on_event,
             on_down=self._on_down,
@@ -260,21 +252,14 @@ class WorkerPool:
         link = self._by_worker.get(worker)
         return link.opening_s(tokens) if link is not None else 0.0
 
-    def hands_over(self, drafter: str, verifier: str) -> bool:
-        """Whether the verifier shares the drafter's process and can take its trees by itself."""
-        drafts, verifies = self._by_worker.get(drafter), self._by_worker.get(verifier)
-        if drafts is None or verifies is None or drafts.address != verifies.address:
-            return False
-        return HANDS_OVER in _capabilities(drafts)
-
-    def send(self, worker: str, session: SessionName, command: Command) -> None:
+    def send(self, worker: str, handle: int, command: Command) -> None:
         """Send a command for a session; the session then counts as one of the worker's.
 
         A worker that is gone swallows it: its loss is reported apart.
         """
         link = self._by_worker.get(worker)
         if link is not None:
-            link.assigned.add(session)
+            link.assigned.add(handle)
             link.send(command)
 
     def forward(self, worker: str, command: Command) -> None:
@@ -282,13 +267,13 @@ class WorkerPool:
         if (link := self._by_worker.get(worker)) is not None:
             link.send(command)
 
-    def release(self, worker: str, session: SessionName) -> None:
+    def release(self, worker: str, handle: int) -> None:
         """Close the session on the worker."""
         link = self._by_worker.get(worker)
-        if link is None or session not in link.assigned:
+        if link is None or handle not in link.assigned:
             return
-        link.assigned.discard(session)
-        link.send(_closing(session, link.role))
+        link.assigned.discard(handle)
+        link.send(EndSession(handle))
 
     def cut(self, worker: str, reason: str) -> None:
         """Give a worker up that did what it must not, and connect to it anew."""
@@ -460,7 +445,7 @@ class WorkerPool:
     def _on_event(self, link: WorkerLink, event: Any) -> None:
         if isinstance(event, Draining):
             self._lose(link, "it drains")
-        elif self._sessions is not None and (self.protocol > 1 or event.session in link.assigned):
+        elif self._sessions is not None:
             self._sessions.on_event(link.worker_id, link.role, event)
 
     def _on_down(self, link: WorkerLink, reason: str) -> None:
@@ -501,12 +486,6 @@ class WorkerPool:
                 link.check()
                 if link.visit and not self._visits.keep(link, self._clock()):
                     self._remove(link)
-
-
-def _closing(session: SessionName, role: Role) -> Command:
-    if isinstance(session, int):
-        return EndSession(session)
-    return CloseVerify(session) if role is Role.VERIFIER else CloseDraft(session)
 
 
 def _room(link: WorkerLink) -> float:

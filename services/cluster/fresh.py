@@ -28,16 +28,16 @@ class NotFresh(PacelineError):
     """A measured answer used something of earlier texts."""
 
 
-async def recalled_tokens(addresses: Sequence[str], protocol: int = 2) -> int:
+async def recalled_tokens(addresses: Sequence[str]) -> int:
     """How many tokens these drafters, of this machine, have taken from other sessions' texts.
 
-    Raises StartError when one of them does not answer in this protocol.
+    Raises StartError when one of them does not answer.
     """
-    return sum([await _recalled(address, protocol) for address in addresses])
+    return sum([await _recalled(address) for address in addresses])
 
 
-async def _recalled(address: str, protocol: int) -> int:
-    rpcs = RPCS[Role.DRAFTER, protocol]
+async def _recalled(address: str) -> int:
+    rpcs = RPCS[Role.DRAFTER]
     async with open_channel(address) as channel:
         try:
             answer = await rpcs.stub(channel).Describe(rpcs.describe(), timeout=_ANSWER_S)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from services.contract.sampling import SamplingNumbers
 
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL = 2
+"""What orchestrators and workers of this version speak with each other."""
 
 _HASH_MASK = (1 << 64) - 1
 _HASH_PRIME = 0x100000001B3
@@ -398,8 +398,8 @@ class WorkerDescription:
     max_context_length: int = 0
     methods: tuple[str, ...] = ()
     kv_capacity_tokens: int = 0
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL_MAX
+    protocol_min: int = PROTOCOL
+    protocol_max: int = PROTOCOL
     version: str = ""
     capabilities: tuple[str, ...] = ()
     dtype: str = ""
@@ -430,7 +430,7 @@ class LinkHello:
     """First message of a link."""
 
     orchestrator_id: str
-    protocol: int = PROTOCOL_MAX
+    protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)

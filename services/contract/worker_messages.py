@@ -1,4 +1,4 @@
-"""What orchestrators and workers say of single sessions, from protocol 2 on.
+"""What orchestrators and workers say of single sessions.
 
 Sessions have a handle, a number that an orchestrator gives to each of its sessions and uses for no
 other. Their openings are counted, so that what is said of an earlier one hits no newer one.
@@ -19,9 +19,6 @@ from services.contract.types import (
     ResolvedSampling,
     VerifyMode,
 )
-
-PROTOCOL = 2
-"""What a worker that takes these messages says of itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,11 @@ def test_what_was_found_is_said_with_what_it_was_found_by(cached, recalled, word
 
 
 async def test_what_drafters_took_from_other_texts_is_read_from_them_while_they_serve():
-    for protocol in (1, 2):
-        async with worker(t.Role.DRAFTER, bundle=None, protocol=protocol) as served:
-            address = await served.address
-            assert await recalled_tokens([address, address], protocol) == 0
-            served.host._progress = t.Progress(recalled_tokens=3)
-            assert await recalled_tokens([address, address], protocol) == 6
+    async with worker(t.Role.DRAFTER, bundle=None) as served:
+        address = await served.address
+        assert await recalled_tokens([address, address]) == 0
+        served.host._progress = t.Progress(recalled_tokens=3)
+        assert await recalled_tokens([address, address]) == 6
 
 
 async def test_a_drafter_that_is_gone_is_named():

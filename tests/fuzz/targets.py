@@ -24,7 +24,7 @@ from services.contract.frames import (
     grants,
     step_frame,
 )
-from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
+from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK
 from tests.fuzz.messages import altered, arbitrary, mutated
 
 CANARY = "canary"
@@ -218,11 +218,11 @@ _RUN, _TAIL = verifier_2.VerifierServiceLinkRequest, drafter_2.DrafterServiceLin
 VERIFIER_2 = (
     _method("VerifierService", verifier_2.VerifierServiceDescribeRequest),
     _method("VerifierService", verifier_2.VerifierServiceGetTokenizerRequest),
-    _link("VerifierService", _RUN, VERIFIER_LINK_2, _RUN_COMMANDS),
+    _link("VerifierService", _RUN, VERIFIER_LINK, _RUN_COMMANDS),
 )
 DRAFTER_2 = (
     _method("DrafterService", drafter_2.DrafterServiceDescribeRequest),
-    _link("DrafterService", _TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS),
+    _link("DrafterService", _TAIL, DRAFTER_LINK, _TAIL_COMMANDS),
 )
 
 
@@ -262,8 +262,8 @@ _HELLO: dict[type[Message], bytes] = {
     for kind, codec, commands, protocol in (
         (_VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS, 1),
         (_DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS, 1),
-        (_RUN, VERIFIER_LINK_2, _RUN_COMMANDS, 2),
-        (_TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS, 2),
+        (_RUN, VERIFIER_LINK, _RUN_COMMANDS, 2),
+        (_TAIL, DRAFTER_LINK, _TAIL_COMMANDS, 2),
     )
 }
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
 from orchestrator.core import rounds
 from orchestrator.core.events import (
     Begin,
@@ -13,6 +12,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.rounds import EPOCHS_PER_TERM, MOST_RESYNCS, MOST_TERMS, new_session
+
 from orchestrator.steering.config import SessionConfig
 from services.contract.types import ResolvedSampling, Role, VerifyMode
 

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.store.delivery import OneServer
 from services.contract.frames import DraftFrame, Grants, StepFrame
 from services.contract.types import Role
-from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
+from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK
 from services.drafter.hypotheses import HypothesisCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
@@ -56,7 +56,7 @@ def sizes(kind: type, told: list[Any]) -> list[int]:
 
 @pytest.fixture
 def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
-    judging, drafting = Counting(VERIFIER_LINK_2), Counting(DRAFTER_LINK_2)
+    judging, drafting = Counting(VERIFIER_LINK), Counting(DRAFTER_LINK)
     for role, codec in ((Role.VERIFIER, judging), (Role.DRAFTER, drafting)):
         monkeypatch.setitem(RPCS, (role, 2), RPCS[role, 2]._replace(codec=codec))
     return judging, drafting

@@ -51,18 +51,18 @@ def test_workers_of_the_settings_are_connected_beside_the_subset():
     assert outside not in pool.beyond.values()
 
 
-def test_workers_of_another_protocol_are_left_out_and_told_of_once(caplog):
-    both = [
+def test_workers_of_another_protocol_are_left_alone_and_told_of_once(caplog):
+    every = [
         RegisteredWorker(
             WorkerDescription(f"w{own}", Role.VERIFIER, protocol_min=own, protocol_max=own),
             f"h:{own}",
         )
-        for own in (1, 2)
+        for own in (1, 2, 3)
     ]
-    for protocol in (1, 2):
-        speakers = Speakers(protocol)
-        caplog.clear()
-        for _ in range(3):
-            assert list(speakers.among(both)) == [both[protocol - 1]]
-        [told] = caplog.messages
-        assert f"it speaks {3 - protocol} to {3 - protocol}, and this one {protocol}" in told
+    speakers = Speakers()
+    for _ in range(3):
+        assert list(speakers.among(every)) == [every[1]]
+    before, after = sorted(caplog.messages)
+    assert "verifier w1 at h:1" in before
+    assert "it speaks 1 to 1, and this one 2" in before
+    assert "it speaks 3 to 3, and this one 2" in after

@@ -8,7 +8,7 @@ from orchestrator.workers.link import STATE_PORTION, LinkLimits, WorkerLink
 from services.contract.frames import StepFrame, StepRow, step_frame, step_rows
 from services.contract.states import Fate, state_bytes
 from services.contract.types import Role
-from services.contract.wire.protocol2 import DRAFTER_LINK_2
+from services.contract.wire import DRAFTER_LINK
 from services.contract.worker_messages import SetWindow, TextStates
 from tests.waiting import until
 
@@ -22,7 +22,7 @@ class Call:
 
     async def write(self, message: Any) -> None:
         await self.reads.wait()
-        self.written.append(list(DRAFTER_LINK_2.decode_request(message)[1]))
+        self.written.append(list(DRAFTER_LINK.decode_request(message)[1]))
 
 
 def link(states: int, counted: list[tuple[Fate, int]]) -> WorkerLink:
@@ -34,7 +34,6 @@ def link(states: int, counted: list[tuple[Fate, int]]) -> WorkerLink:
         "a:1",
         Role.DRAFTER,
         "o",
-        protocol=2,
         on_up=on_up,
         on_event=lambda *_: None,
         on_down=lambda *_: None,

@@ -1,4 +1,4 @@
-"""The pool in protocol 2: sessions by their handles, and events of many at a time."""
+"""The pool: sessions by their handles, and events of many at a time."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ from services.contract.worker_messages import EndSession, SetWindow
 class NotedLink:
     """A link that is up at once, and notes what is sent."""
 
-    def __init__(self, address, role, _orchestrator, *, protocol, on_up, on_event, on_down, **_):
-        self.address, self.role, self.protocol = address, role, protocol
+    def __init__(self, address, role, _orchestrator, *, on_up, on_event, on_down, **_):
+        self.address, self.role = address, role
         self.on_up, self.on_event, self.on_down = on_up, on_event, on_down
         self.description = described(role, address)
         self.worker_id = address
@@ -70,7 +70,7 @@ class Heard:
 @pytest.fixture
 async def drafter():
     """A pool of one drafter, its link, and who hears its news."""
-    pool, heard = WorkerPool("o", protocol=2, make_link=NotedLink), Heard()
+    pool, heard = WorkerPool("o", make_link=NotedLink), Heard()
     pool.attach(heard)
     return (pool, *await connected(pool, Role.DRAFTER, "model"), heard)
 
@@ -90,7 +90,7 @@ async def connected(pool, role, *names):
 async def test_a_session_is_opened_and_closed_on_its_worker_by_its_handle(drafter):
     pool, link, _ = drafter
     pool.send("model", 7, SetWindow(7, 3))
-    assert (link.protocol, link.assigned) == (2, {7})
+    assert link.assigned == {7}
     pool.release("model", 7)
     pool.release("model", 7)
     pool.release("model", 8)
@@ -130,7 +130,7 @@ async def test_the_sessions_of_a_worker_that_is_gone_are_told_of_by_their_handle
 
 
 async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or_both_together():
-    pool = WorkerPool("o", protocol=2, make_link=NotedLink)
+    pool = WorkerPool("o", make_link=NotedLink)
     await connected(pool, Role.DRAFTER, "model")
     await connected(pool, Role.DRAFTER, "graph")
     assert pool.methods() == ("model", "graph")
@@ -144,7 +144,7 @@ async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or
 
 
 async def test_what_a_verifiers_own_methods_are_able_to_is_offered_like_that_of_a_drafter():
-    pool = WorkerPool("o", protocol=2, make_link=NotedLink)
+    pool = WorkerPool("o", make_link=NotedLink)
     [link] = await connected(pool, Role.VERIFIER, "ngram+eagle")
     own = ("eagle:tree", "ngram,eagle:estimates")
     others = ("tree", "other:tree", "ngram,other:estimates")
@@ -155,7 +155,7 @@ async def test_what_a_verifiers_own_methods_are_able_to_is_offered_like_that_of_
 
 
 async def test_no_drafter_is_placed_for_a_method_that_only_verifiers_have():
-    pool = WorkerPool("o", protocol=2, make_link=NotedLink)
+    pool = WorkerPool("o", make_link=NotedLink)
     await connected(pool, Role.VERIFIER, "ngram")
     await connected(pool, Role.DRAFTER, "model")
     assert pool.place(Wanted(Role.DRAFTER, methods=("ngram",))) is None

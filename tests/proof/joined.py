@@ -16,9 +16,10 @@ from typing import Any
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Eager, Fixed
+from orchestrator.workers.events import to_core
+
 from orchestrator.steering.config import Limits, SessionConfig
 from orchestrator.steering.rounds import Commit
-from orchestrator.workers.events import to_core
 from services.contract import types
 from tests.proof.process import Process
 from tests.proof.setups import Restless

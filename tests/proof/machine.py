@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from orchestrator.core import rounds
 from orchestrator.core.events import (
     Begin,
@@ -25,6 +24,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.events import WorkerOpened as Opened
 from orchestrator.core.pacing import Policy
+
 from orchestrator.steering.config import SessionConfig
 from services.contract import types
 from tests.proof.laws import texts

@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
 from paceline import Generation
 
-from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
 from orchestrator.session import initial_state as beginnings
 from orchestrator.steering.config import Limits
 from orchestrator.workers.link import LinkLimits

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-
 from orchestrator.core.events import Event
 from orchestrator.core.pacing import FinishedRound, Send, View
+
 from orchestrator.steering.config import Limits, SessionConfig
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
 from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target

@@ -9,9 +9,9 @@ from itertools import product
 
 import pytest
 import torch
-
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
+
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, Role
 from services.engine.sampling import RowContext, choose
 from services.verifier.rules import walk_rows

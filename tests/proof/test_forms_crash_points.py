@@ -7,8 +7,8 @@ session that is opened anew follows it again through what is committed.
 from __future__ import annotations
 
 import pytest
-
 from orchestrator.core.pacing import Fixed
+
 from services.contract.types import DraftTree, Proposal, Role
 from tests.proof.formed import MARKED, SHORT, FormedWorld, Laws, exact_laws
 from tests.proof.laws import row

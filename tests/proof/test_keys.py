@@ -12,9 +12,9 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-
 from orchestrator.core import rounds
 from orchestrator.core.turn import Turn
+
 from services.drafter.methods.model.candidates import Place
 from services.engine import noise
 from services.engine.noise import Stream

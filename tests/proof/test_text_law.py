@@ -10,9 +10,9 @@ from itertools import chain, product
 
 import numpy as np
 import pytest
-
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
+
 from services.contract.types import DraftTree, Proposal, Verify
 from tests.proof.laws import VOCAB, by_hand, drafted
 from tests.proof.machine import cluster, error

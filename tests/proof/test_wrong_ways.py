@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-
 from orchestrator.core import sending
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Fixed
+
 from services.contract.types import Role
 from tests.proof.laws import Fate, downgraded, is_bad
 from tests.proof.machine import cluster, error

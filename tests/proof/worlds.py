@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.core import events, rounds
 from orchestrator.core.drafts import slice_chain
 from orchestrator.core.state import State
+
 from services.contract.types import CommitDraft, Draft, DraftTree, OpenVerify, Role, Verdict, Verify
 from tests.proof.laws import Fate, Text
 

@@ -1,9 +1,21 @@
-"""A worker core that models nothing: it answers each verify and counts; and who hears it."""
+"""A worker core that models nothing: it answers each draft and counts; and who hears it."""
 
 import asyncio
 import threading
 
 from services.contract import types as t
+from services.contract import worker_messages as w
+from services.contract.frames import (
+    DraftFrame,
+    DraftName,
+    DraftRow,
+    StepEnd,
+    StepFrame,
+    StepRow,
+    draft_frame,
+    draft_rows,
+    step_frame,
+)
 
 
 class Sink:
@@ -34,7 +46,7 @@ class Sink:
 
 
 class FakeCore:
-    """Answers a block with its own tokens; a block of token 666 makes it crash."""
+    """Answers a draft with its own tokens; a draft of token 666 makes it crash."""
 
     def __init__(self, emit, role=t.Role.VERIFIER):
         self.emit = emit
@@ -51,27 +63,24 @@ class FakeCore:
     def handle(self, link, command, arrived=0.0):
         self.handled.append((link, command))
         match command:
-            case t.OpenVerify(session=session, epoch=epoch):
-                self.sessions.add((link, session))
-                self.emit(link, t.VerifyOpened(session, epoch))
-            case t.OpenDraft(session=session, epoch=epoch):
-                self.sessions.add((link, session))
-                self.emit(link, t.DraftOpened(session, epoch))
-            case t.Verify() if (link, command.session) in self.sessions:
-                self.waiting.append((link, command))
-            case t.Verify(session=session):
-                self.emit(link, t.SessionFailed(session, t.FailureReason.UNKNOWN_SESSION))
-            case t.CloseVerify(session):
-                self.sessions.discard((link, session))
+            case w.StartVerify(handle=handle, opening=opening):
+                self.sessions.add((link, handle))
+                self.emit(link, w.SessionStarted(handle, opening))
+            case w.StartDraft(handle=handle, opening=opening):
+                self.sessions.add((link, handle))
+                self.emit(link, w.SessionStarted(handle, opening))
+            case DraftFrame():
+                self.waiting += [(link, row) for row in draft_rows(command)]
+            case w.EndSession(handle):
+                self.sessions.discard((link, handle))
 
     def step(self):
         self.gate.wait()
         taken, self.waiting = self.waiting, []
-        for link, block in taken:
-            if block.tree.token_ids == (666,):
+        for link, row in taken:
+            if row.tree.token_ids == (666,):
                 raise RuntimeError("the core is broken")
-            place, tokens = (block.round, block.base_len), block.tree.token_ids
-            self.emit(link, t.Verdict(block.session, block.epoch, *place, tokens, len(tokens)))
+            self.emit(link, _answer(row))
         return bool(taken)
 
     def drop_link(self, link):
@@ -84,11 +93,22 @@ class FakeCore:
         return t.WorkerDescription("w1", self.role, methods=("ngram",))
 
 
-def open_verify(session="s"):
-    return t.OpenVerify(
-        session, 1, 1, (1, 2), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), seed=0, window=4
+def _answer(row):
+    """The step in which all tokens of a draft were accepted, or one came without a draft."""
+    tokens, end = row.tree.token_ids, StepEnd.NONE
+    if not tokens:
+        tokens, end = (7,), StepEnd.BONUS
+    accepted = tokens if end is StepEnd.NONE else ()
+    own = StepRow(row.handle, 1, 0, tokens, len(accepted), accepted, (), end, row.name)
+    return step_frame(StepFrame(1), [own])
+
+
+def start(handle=1):
+    return w.StartVerify(
+        handle, 1, "s", 1, (1, 2), (), 9, t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 4
     )
 
 
-def block(*tokens, session="s", round=1):
-    return t.Verify(session, 1, round, 0, t.DraftTree(tokens))
+def draft(*tokens, handle=1, number=1):
+    row = DraftRow(handle, DraftName(1, number), 0, t.EMPTY_HASH, t.DraftTree(tokens))
+    return draft_frame([row])

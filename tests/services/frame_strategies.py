@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what travels on the links of protocol 2."""
+"""Hypothesis strategies for what travels on links."""
 
 from hypothesis import strategies as st
 

@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import grpc
-from paceline.v1 import verifier_pb2_grpc
+from paceline.worker.v1 import verifier_pb2_grpc
 
 from services.contract import types as t
 from services.contract import wire
+from services.contract.frames import StepFrame, step_rows
 from services.contract.worker_messages import SessionStarted
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served, ServingOptions, open_channel, serve_worker
 from testkit.child import child
-from tests.services.fakes import FakeCore, open_verify
+from tests.services.fakes import FakeCore, start
 
 ROOT = Path(__file__).parents[2]
 HELLO = t.LinkHello("o1")
@@ -46,8 +47,8 @@ async def first_event(kind, call, codec):
 class Worker:
     """A served fake core."""
 
-    def __init__(self, role, protocol=1):
-        self.cores, self.protocol = [], protocol
+    def __init__(self, role):
+        self.cores = []
         self.host = WorkerHost(self.make_core)
         self.role = role
         self.stop = asyncio.Event()
@@ -64,8 +65,7 @@ class Worker:
 
     @property
     def description(self):
-        spoken = {"protocol_min": self.protocol, "protocol_max": self.protocol}
-        return t.WorkerDescription("w1", self.role, methods=("ngram",), **spoken)
+        return t.WorkerDescription("w1", self.role, methods=("ngram",))
 
     async def serve(self, options, bundle):
         return await serve_worker(
@@ -78,8 +78,8 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, protocol=1, **options):
-    served = Worker(role, protocol)
+async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, **options):
+    served = Worker(role)
     served.task = asyncio.create_task(served.serve(ServingOptions(**options), bundle))
     await asyncio.wait([served.task, served.address], return_when=asyncio.FIRST_COMPLETED)
     async with open_channel(served.address.result()) as channel:
@@ -105,13 +105,19 @@ class Link:
         self.hello = None
 
     async def receive(self, kind, count=1):
-        """The next `count` events of `kind`, whatever comes between."""
-        found = []
+        """The next `count` events of `kind`; what comes between stays to be received."""
+        found, others = [], []
         async with asyncio.timeout(60):
             while len(found) < count:
                 event = await self.next_event()
-                found += [event] if isinstance(event, kind) else []
+                (found if isinstance(event, kind) else others).append(event)
+        self.unread = others + self.unread
         return found
+
+    async def stepped(self):
+        """The tokens of each session in the next step."""
+        [frame] = await self.receive(StepFrame)
+        return {row.handle: row.tokens for row in step_rows(frame)}
 
     async def next_event(self):
         while not self.unread:
@@ -129,9 +135,9 @@ class Link:
             return await self.call.code(), await self.call.details()
 
 
-async def opened(served, session="s", *commands):
+async def opened(served, handle=1, *commands):
     """A link with an open session, to which these were sent along."""
     link = Link(served)
-    await link.send(open_verify(session), *commands)
-    await link.receive(t.VerifyOpened)
+    await link.send(start(handle), *commands)
+    await link.receive(SessionStarted)
     return link

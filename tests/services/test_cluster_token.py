@@ -6,7 +6,7 @@ import logging
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from paceline.v1 import verifier_pb2
+from paceline.worker.v1 import verifier_pb2
 
 from orchestrator.workers.pool import WorkerPool
 from services.contract.errors import StartError
@@ -70,7 +70,7 @@ async def test_a_stranger_on_a_link_is_refused_before_a_message_and_gets_no_toke
     silent = served.stub.Link()
     async with asyncio.timeout(60):
         assert await silent.code() is REFUSED
-    parts = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+    parts = served.stub.GetTokenizer(verifier_pb2.VerifierServiceGetTokenizerRequest())
     async with asyncio.timeout(60):
         assert await parts.code() is REFUSED
 

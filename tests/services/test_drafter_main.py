@@ -17,8 +17,7 @@ from services.contract.types import (
     local_methods,
     tree_capability,
 )
-from services.contract.wire import decode_description
-from services.contract.wire.protocol2 import DRAFTER_LINK_2
+from services.contract.wire import DRAFTER_LINK, decode_description
 from services.drafter.main import make_host, make_proposer
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
@@ -285,8 +284,8 @@ async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_pat
             repeating = starting(prompt=(1, 2, 3, 4, 1, 2), window=3)
             call = stub.Link()
             hello = LinkHello("test", protocol=2)
-            await call.write(DRAFTER_LINK_2.encode_request([repeating], hello))
-            [draft] = draft_rows(await first_event(DraftFrame, call, DRAFTER_LINK_2))
+            await call.write(DRAFTER_LINK.encode_request([repeating], hello))
+            [draft] = draft_rows(await first_event(DraftFrame, call, DRAFTER_LINK))
             assert draft.tree.token_ids == (3, 4, 1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0

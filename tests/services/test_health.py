@@ -24,7 +24,7 @@ from tests.services.fakes import FakeCore
 from tests.waiting import until
 
 OPTIONS = ServingOptions(health_address="127.0.0.1:0")
-SERVICE = "paceline.v1.VerifierService"
+SERVICE = "paceline.worker.v1.VerifierService"
 
 
 async def serving(address, *names):

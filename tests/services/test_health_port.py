@@ -5,10 +5,10 @@ import asyncio
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from paceline.v1 import verifier_pb2, verifier_pb2_grpc
+from paceline.worker.v1 import verifier_pb2, verifier_pb2_grpc
 
-from services.contract import types as t
 from services.contract.errors import StartError
+from services.contract.worker_messages import EndSession
 from services.runtime.serving import GrpcServer, ServingOptions, open_channel
 from tests.certificates import Authority
 from tests.services.link_kit import opened, worker
@@ -31,7 +31,7 @@ async def test_it_answers_without_tls_and_serves_nothing_else(tmp_path):
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(
         verifier_pb2_grpc.VerifierServiceServicer(), server.grpc
     )
-    address = await server.start("paceline.v1.VerifierService")
+    address = await server.start("paceline.worker.v1.VerifierService")
     probed = (tmp_path / "health").read_text().strip()
     assert probed == server.health_address != address
     async with open_channel(probed) as channel:
@@ -64,7 +64,7 @@ async def test_a_draining_worker_says_so_until_its_sessions_are_gone(tmp_path):
         async with asyncio.timeout(60):
             assert (await watching.read()).status == NOT_SERVING
         assert [await status(channel, name) for name in ("readiness", "liveness")] == [2, 1]
-        await link.send(t.CloseVerify("s"))
+        await link.send(EndSession(1))
         assert (await link.ended())[0] is grpc.StatusCode.OK
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from services.contract import types as t
 from services.contract.errors import NoWorker
+from services.contract.frames import step_rows
+from services.contract.worker_messages import SessionStarted
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import WorkerHost
-from tests.services.fakes import FakeCore, Sink, block, open_verify
+from tests.services.fakes import FakeCore, Sink, draft, start
 from tests.waiting import until
 
 
@@ -41,6 +43,11 @@ async def link(host, sink):
     return host.open_link(sink)
 
 
+def numbers(frame):
+    """Of the drafts that a step judged."""
+    return [row.name.number for row in step_rows(frame)]
+
+
 def watched(core, name, seen):
     """Have `seen` called with the arguments of each call of a core's method."""
     own = getattr(core, name)
@@ -48,18 +55,18 @@ def watched(core, name, seen):
 
 
 async def test_commands_come_back_as_events_in_order(host, sink, link):
-    blocks = [block(round=n) for n in range(1, 21)]
-    await host.submit(link, [open_verify(), *blocks])
+    drafts = [draft(number=n) for n in range(1, 21)]
+    await host.submit(link, [start(), *drafts])
     await sink.until(21)
-    assert sink.events[0] == t.VerifyOpened("s", 1)
-    assert [event.round for event in sink.events[1:]] == list(range(1, 21))
+    assert sink.events[0] == SessionStarted(1, 1)
+    assert [numbers(event) for event in sink.events[1:]] == [[n] for n in range(1, 21)]
 
 
 async def test_the_core_runs_in_one_thread_that_is_not_the_loop(host, core, sink, link):
     seen = set()
     for name in ("handle", "step"):
         watched(core, name, lambda *_: seen.add(threading.get_ident()))
-    await host.submit(link, [open_verify(), block()])
+    await host.submit(link, [start(), draft()])
     await sink.until(2)
     assert len(seen) == 1
     assert threading.get_ident() not in seen
@@ -67,7 +74,7 @@ async def test_the_core_runs_in_one_thread_that_is_not_the_loop(host, core, sink
 
 async def test_events_of_one_step_arrive_as_one_batch(host, core, sink, link):
     core.gate.clear()
-    await host.submit(link, [open_verify(), block(round=1), block(round=2), block(round=3)])
+    await host.submit(link, [start(), draft(number=1), draft(number=2), draft(number=3)])
     await sink.until(1)
     core.gate.set()
     await sink.until(4)
@@ -76,45 +83,45 @@ async def test_events_of_one_step_arrive_as_one_batch(host, core, sink, link):
 
 async def test_events_go_to_their_own_link_only(host, sink, link):
     theirs = Sink()
-    await host.submit(link, [open_verify("a")])
-    await host.submit(host.open_link(theirs), [open_verify("b")])
+    await host.submit(link, [start(1)])
+    await host.submit(host.open_link(theirs), [start(2)])
     await sink.until(1)
     await theirs.until(1)
-    assert (sink.events, theirs.events) == ([t.VerifyOpened("a", 1)], [t.VerifyOpened("b", 1)])
+    assert (sink.events, theirs.events) == ([SessionStarted(1, 1)], [SessionStarted(2, 1)])
 
 
 async def test_closing_a_link_frees_its_sessions_and_only_those(host, core, link):
     theirs = Sink()
     second = host.open_link(theirs)
-    await host.submit(link, [open_verify("s")])
-    await host.submit(second, [open_verify("s")])
+    await host.submit(link, [start()])
+    await host.submit(second, [start()])
     await theirs.until(1)
     host.close_link(link)
-    await until(lambda: core.sessions == {(second, "s")})
-    await host.submit(link, [open_verify("late")])
-    await host.submit(second, [block()])
+    await until(lambda: core.sessions == {(second, 1)})
+    await host.submit(link, [start(3)])
+    await host.submit(second, [draft()])
     await theirs.until(2)
-    assert core.sessions == {(second, "s")}
+    assert core.sessions == {(second, 1)}
 
 
 async def test_submit_waits_while_the_queue_is_full(host, core, sink, link):
     core.gate.clear()
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await until(lambda: core.handled)
-    many = asyncio.create_task(host.submit(link, [block(round=n) for n in range(1, 101)]))
+    many = asyncio.create_task(host.submit(link, [draft(number=n) for n in range(1, 101)]))
     await asyncio.sleep(0.05)
     assert not many.done()
     assert len(host._inbox._items) == 8
     core.gate.set()
     await sink.until(101)
     await many
-    assert [event.round for event in sink.events[1:]] == list(range(1, 101))
+    assert [numbers(event) for event in sink.events[1:]] == [[n] for n in range(1, 101)]
 
 
 async def test_progress_grows_with_steps_and_shows_queued_work_in_a_step(host, core, sink, link):
     assert host.progress() == t.Progress(links=1)
     core.gate.clear()
-    await host.submit(link, [open_verify(), block(round=1)])
+    await host.submit(link, [start(), draft(number=1)])
     await sink.until(1)
     told = replace(host.progress(), turn_ms=0.0)
     assert told == t.Progress(steps=0, sessions=1, queued_tokens=1, links=1)
@@ -132,10 +139,10 @@ def aged(host):
 
 async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, core, sink, link):
     core.gate.clear()
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await sink.until(1)
     assert host.progress().oldest_command_ms == 0.0
-    await host.submit(link, [block()])
+    await host.submit(link, [draft()])
     await until(lambda: aged(host) >= 170)
     told = host.progress()
     assert told.turn_ms >= told.oldest_command_ms
@@ -149,7 +156,7 @@ async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, core, lin
     entered = threading.Event()
     watched(core, "handle", lambda *_: (entered.set(), core.gate.wait()))
     core.gate.clear()
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await until(entered.is_set)
     await until(lambda: aged(host) >= 110)
     core.gate.set()
@@ -158,9 +165,9 @@ async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, core, lin
 
 async def test_ages_leave_out_what_the_process_stood_still(host, core, sink, link):
     core.gate.clear()
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await sink.until(1)
-    await host.submit(link, [block()])
+    await host.submit(link, [draft()])
     time.sleep(1.2)  # noqa: ASYNC251 - the loop is to stand still.
     assert host.progress().oldest_command_ms < 500
     host.beat()
@@ -170,7 +177,7 @@ async def test_ages_leave_out_what_the_process_stood_still(host, core, sink, lin
 async def test_an_idle_core_is_not_stepped(host, core, sink, link):
     calls = []
     watched(core, "step", lambda: calls.append(1))
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await sink.until(1)
     await asyncio.sleep(0.05)
     assert len(calls) == 1
@@ -180,20 +187,20 @@ async def test_a_crash_closes_the_links_and_is_final(host, sink, link, caplog):
     theirs, late = Sink(), Sink()
     host.open_link(theirs)
     with caplog.at_level(logging.ERROR):
-        await host.submit(link, [open_verify(), block(666)])
+        await host.submit(link, [start(), draft(666)])
         error = await host.failure()
     assert str(error) == "the core is broken"
     assert "the worker's core failed" in caplog.text
     host.open_link(late)
     assert [type(own.closed[0]) for own in (sink, theirs, late)] == [NoWorker] * 3
-    await host.submit(link, [block()] * 100)
+    await host.submit(link, [draft()] * 100)
 
 
 async def test_a_crash_wakes_who_waits_for_room(host, core, link):
     core.gate.clear()
-    await host.submit(link, [open_verify(), block(666)])
+    await host.submit(link, [start(), draft(666)])
     await until(lambda: len(core.handled) == 2)
-    many = asyncio.create_task(host.submit(link, [block()] * 100))
+    many = asyncio.create_task(host.submit(link, [draft()] * 100))
     await asyncio.sleep(0.02)
     core.gate.set()
     async with asyncio.timeout(60):
@@ -201,7 +208,7 @@ async def test_a_crash_wakes_who_waits_for_room(host, core, link):
 
 
 class PatientCore(FakeCore):
-    """Waits, while fewer than `wanted` blocks wait; `asked` counts how often it was asked."""
+    """Waits, while fewer than `wanted` drafts wait; `asked` counts how often it was asked."""
 
     def __init__(self, emit, wanted=2, seconds=3600.0):
         super().__init__(emit)
@@ -227,9 +234,9 @@ async def patient():
 
 
 async def waiting(patient, sink=None):
-    """A core that waits with a block of session `a`, and the link of that."""
+    """A core that waits with a draft of session 1, and the link of that."""
     link = patient.open_link(sink or Sink())
-    await patient.submit(link, [open_verify("a"), open_verify("b"), block(session="a")])
+    await patient.submit(link, [start(1), start(2), draft(handle=1)])
     await until(lambda: patient._core.waiting)
     return patient._core, link
 
@@ -240,7 +247,7 @@ async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(pati
     await asyncio.sleep(0.05)
     assert core.asked - asked <= 1, "a waiting core is left alone"
     assert core.batches == []
-    await patient.submit(link, [block(session="b")])
+    await patient.submit(link, [draft(handle=2)])
     await sink.until(4)
     assert core.batches == [2]
 
@@ -249,7 +256,7 @@ async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient, 
     _, link = await waiting(patient, sink)
     await sink.until(2)
     await until(lambda: patient.progress() == t.Progress(0, 2, 1, links=1))
-    await patient.submit(link, [open_verify("late")])
+    await patient.submit(link, [start(3)])
     await sink.until(3)
 
 
@@ -279,9 +286,9 @@ async def test_a_command_arrives_when_it_is_submitted_not_when_a_step_lets_it_in
     arrivals = []
     watched(core, "handle", lambda *given: arrivals.append(given[2]))
     core.gate.clear()
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await until(lambda: arrivals)
-    await host.submit(link, [block()])
+    await host.submit(link, [draft()])
     submitted = time.perf_counter()
     await asyncio.sleep(0.01)
     core.gate.set()
@@ -345,8 +352,8 @@ async def test_hosts_that_share_a_thread_never_step_at_the_same_time(shared):
 
     for core in shared.cores:
         core.step = watched(core.step)
-    blocks = [block(round=n) for n in range(1, 51)]
-    await asyncio.gather(*(shared.answered(host, open_verify(), *blocks) for host in shared.hosts))
+    drafts = [draft(number=n) for n in range(1, 51)]
+    await asyncio.gather(*(shared.answered(host, start(), *drafts) for host in shared.hosts))
     assert len(threads) == 1
     assert set(together) == {1}
 
@@ -355,16 +362,16 @@ async def test_one_that_waits_for_more_does_not_keep_the_other(shared):
     first, second = shared.hosts
     patient = shared.cores[0]
     patient.patience = lambda: 3600.0 if patient.waiting else 0.0
-    await first.submit(first.open_link(Sink()), [open_verify(), block()])
+    await first.submit(first.open_link(Sink()), [start(), draft()])
     await until(lambda: patient.waiting)
-    await shared.answered(second, open_verify(), *[block(round=n) for n in range(1, 9)])
+    await shared.answered(second, start(), *[draft(number=n) for n in range(1, 9)])
     assert patient.waiting
 
 
 async def test_one_of_them_stops_and_the_other_goes_on(shared):
     first, second = shared.hosts
     await first.stop()
-    await shared.answered(second, open_verify(), block(round=1))
+    await shared.answered(second, start(), draft(number=1))
     assert shared.thread.alive
     await second.stop()
     assert not shared.thread.alive
@@ -375,7 +382,7 @@ async def test_they_fail_together(shared, caplog):
     sink = Sink()
     second.open_link(sink)
     with caplog.at_level(logging.ERROR):
-        await first.submit(first.open_link(Sink()), [open_verify(), block(666)])
+        await first.submit(first.open_link(Sink()), [start(), draft(666)])
         assert str(await second.failure()) == "the core is broken"
     await until(lambda: sink.closed)
     assert isinstance(sink.closed[0], NoWorker)
@@ -402,12 +409,12 @@ async def test_a_core_hears_in_the_middle_of_a_step_what_came_since_that_began()
     host.start()
     core, sink = host._core, Sink()
     link = host.open_link(sink)
-    await host.submit(link, [open_verify()])
+    await host.submit(link, [start()])
     await sink.until(1)
     core.gate.clear()
-    await host.submit(link, [block(1)])
+    await host.submit(link, [draft(1)])
     await until(lambda: core.waiting)
-    late = [block(2, round=2), block(3, round=3), block(4, round=4)]
+    late = [draft(2, number=2), draft(3, number=3), draft(4, number=4)]
     sending = asyncio.create_task(host.submit(link, late))
     await asyncio.sleep(0.05)
     core.gate.set()

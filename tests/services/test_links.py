@@ -7,13 +7,14 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
-from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, verifier_pb2
+from paceline.worker.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2
 
 from services.contract import types as t
 from services.contract import wire
 from services.contract.errors import Overloaded
+from services.contract.worker_messages import EndSession, SessionStarted, StartDraft
 from services.runtime.serving.links import Outbox
-from tests.services.fakes import block, open_verify
+from tests.services.fakes import draft, start
 from tests.services.link_kit import BUNDLE, Link, opened, worker
 from tests.waiting import until
 
@@ -24,13 +25,12 @@ async def served():
         yield served
 
 
-async def test_a_block_goes_there_and_its_verdict_comes_back():
+async def test_a_draft_goes_there_and_its_step_comes_back():
     async with worker() as served:
         link = Link(served)
-        await link.send(open_verify(), block(5, 6))
-        assert await link.receive(t.VerifyOpened) == [t.VerifyOpened("s", 1)]
-        [verdict] = await link.receive(t.Verdict)
-        assert verdict.token_ids == (5, 6)
+        await link.send(start(), draft(5, 6))
+        assert await link.receive(SessionStarted) == [SessionStarted(1, 1)]
+        assert await link.stepped() == {1: (5, 6)}
     assert served.status == 0
 
 
@@ -40,16 +40,17 @@ async def test_the_drafter_role_speaks_its_own_link():
         described = await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
         assert wire.decode_description(described.worker).role is t.Role.DRAFTER
         call = stub.Link()
-        opening = t.OpenDraft("s", 3, (1,), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 8)
+        mode, sampling = t.VerifyMode.GREEDY, t.ResolvedSampling()
+        opening = StartDraft(1, 3, "s", 1, (1,), (), mode, sampling, 0, 8)
         await call.write(wire.DRAFTER_LINK.encode_request([opening], t.LinkHello("o1")))
         events = []
-        while t.DraftOpened("s", 3) not in events:
+        while SessionStarted(1, 3) not in events:
             events += wire.DRAFTER_LINK.decode_response(await call.read())
 
 
 async def test_a_link_without_hello_is_refused(served):
     link = Link(served, hello=None)
-    await link.send(open_verify())
+    await link.send(start())
     code, message = await link.ended()
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "hello" in message
@@ -62,13 +63,13 @@ async def test_a_link_that_ends_before_its_hello_is_refused(served):
     assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("protocol", [0, t.PROTOCOL_MAX + 1])
+@pytest.mark.parametrize("protocol", [0, 1, t.PROTOCOL + 1])
 async def test_a_foreign_protocol_version_is_refused_with_both_versions(served, protocol):
     link = Link(served, t.LinkHello("o1", protocol))
     await link.send()
     code, message = await link.ended()
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert f"{t.PROTOCOL_MIN} to {t.PROTOCOL_MAX}, the peer {protocol}" in message
+    assert f"{t.PROTOCOL} to {t.PROTOCOL}, the peer {protocol}" in message
 
 
 async def test_a_second_hello_ends_the_link(served):
@@ -80,11 +81,11 @@ async def test_a_second_hello_ends_the_link(served):
 
 
 async def test_a_broken_link_frees_its_sessions_and_only_those(served):
-    ours, theirs = await opened(served, "a"), await opened(served, "b")
+    ours, theirs = await opened(served, 1), await opened(served, 2)
     ours.call.cancel()
-    await until(lambda: {session for _, session in served.core.sessions} == {"b"})
-    await theirs.send(block(7, session="b"))
-    assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
+    await until(lambda: {handle for _, handle in served.core.sessions} == {2})
+    await theirs.send(draft(7, handle=2))
+    assert await theirs.stepped() == {2: (7,)}
 
 
 async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions(served):
@@ -97,27 +98,26 @@ async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions(s
 async def test_two_links_may_name_their_sessions_alike(served):
     links = [Link(served), Link(served)]
     for number, link in enumerate(links):
-        await link.send(open_verify("same"), block(number, session="same"))
-    verdicts = [(await link.receive(t.Verdict))[0] for link in links]
-    assert [verdict.token_ids for verdict in verdicts] == [(0,), (1,)]
+        await link.send(start(), draft(number))
+    assert [await link.stepped() for link in links] == [{1: (0,)}, {1: (1,)}]
 
 
 async def test_a_bad_message_ends_its_own_link_only(served):
-    ours, theirs = await opened(served, "a"), await opened(served, "b")
-    bad = types_pb2.DraftTree(token_ids=[1])
-    command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
-    await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
+    ours, theirs = await opened(served, 1), await opened(served, 2)
+    bad = verifier_pb2.VerifierServiceLinkRequest()
+    bad.drafts.add(handles=bytes(3))
+    await ours.call.write(bad)
     code, message = await ours.ended()
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "tree.proposal" in message
-    await theirs.send(block(7, session="b"))
-    assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
-    assert {session for _, session in served.core.sessions} == {"b"}
+    assert "DraftFrame.handles" in message
+    await theirs.send(draft(7, handle=2))
+    assert await theirs.stepped() == {2: (7,)}
+    assert {handle for _, handle in served.core.sessions} == {2}
 
 
 async def test_progress_arrives_without_being_asked_for(served):
     link = Link(served)
-    await link.send(open_verify())
+    await link.send(start())
     first, *_, last = await link.receive(t.Progress, count=3)
     assert first.sessions in (0, 1)
     assert last.sessions == 1
@@ -125,7 +125,7 @@ async def test_progress_arrives_without_being_asked_for(served):
 
 async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_still(served):
     served.core.gate.clear()
-    link = await opened(served, "s", block(1))
+    link = await opened(served, 1, draft(1))
     reports = await link.receive(t.Progress, count=3)
     assert {report.steps for report in reports} == {0}
     assert reports[-1].queued_tokens == 1
@@ -134,7 +134,7 @@ async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_st
 async def test_describe_and_the_tokenizer_are_served(served):
     described = await served.stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
     assert wire.decode_description(described.worker).worker_id == "w1"
-    call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+    call = served.stub.GetTokenizer(verifier_pb2.VerifierServiceGetTokenizerRequest())
     parts = [message.part async for message in call]
     assert len(parts) > 1
     assert wire.join_bundle(parts) == BUNDLE
@@ -142,7 +142,7 @@ async def test_describe_and_the_tokenizer_are_served(served):
 
 async def test_a_verifier_without_a_tokenizer_says_so():
     async with worker(bundle=None) as served:
-        call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+        call = served.stub.GetTokenizer(verifier_pb2.VerifierServiceGetTokenizerRequest())
         with pytest.raises(grpc.aio.AioRpcError, match="no tokenizer"):
             [part async for part in call]
 
@@ -162,9 +162,9 @@ async def test_a_stop_drains_what_is_open_before_it_ends():
         names = ("", "readiness", "liveness")
         assert [await health(served, name) for name in names] == [False, False, True]
         assert served.drained == [served.address.result()]
-        await link.send(block(9))
-        await link.receive(t.Verdict)
-        await link.send(t.CloseVerify("s"))
+        await link.send(draft(9))
+        await link.stepped()
+        await link.send(EndSession(1))
         assert (await link.ended())[0] is grpc.StatusCode.OK
     assert served.status == 0
 
@@ -188,7 +188,7 @@ async def test_a_drain_ends_by_itself_when_its_time_is_over():
 
 async def test_a_crash_of_the_core_ends_links_and_process_with_an_error(served):
     link = Link(served)
-    await link.send(open_verify(), block(666))
+    await link.send(start(), draft(666))
     error = await failure(link)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     status = rpc_status.from_call(error)
@@ -209,8 +209,8 @@ async def failure(link):
 
 async def test_progress_tells_of_a_command_that_is_not_taken(served):
     served.core.gate.clear()
-    link = await opened(served, "s", block(1))
-    await link.send(block(2, round=2))
+    link = await opened(served, 1, draft(1))
+    await link.send(draft(2, number=2))
     told = t.Progress()
     while told.oldest_command_ms < 300:
         [told] = await link.receive(t.Progress)

@@ -14,8 +14,8 @@ from services.contract.states import (
     row_count,
     rows_a_message,
 )
-from services.contract.wire import VERIFIER_LINK, in_messages
-from services.contract.wire.codecs import STATES_BYTES
+from services.contract.wire import VERIFIER_LINK
+from services.contract.wire.codecs import STATES_BYTES, in_messages
 from services.contract.worker_messages import SessionGone, SessionStarted, TextStates
 from services.drafter.anchors import place
 from services.drafter.hypotheses.session import HypothesisSession
@@ -77,21 +77,21 @@ def test_a_drafter_needs_states_for_the_methods_that_say_so():
 # --- on their way -----------------------------------------------------------------------
 
 
-def told(session, position=0, size=10):
-    return t.States(session, 1, position, b"\0" * size)
+def told(handle, position=0, size=10):
+    return TextStates(handle, 1, position, b"\0" * size)
 
 
 async def test_an_outbox_gives_states_in_portions_and_drops_what_it_has_no_room_for(monkeypatch):
     monkeypatch.setattr("services.runtime.serving.links.MOST_STATE_BYTES", 3 * STATE_PORTION)
     dropped = []
     outbox = Outbox(on_states=lambda fate, size: dropped.append((fate, size)))
-    outbox.put([told("a", number, STATE_PORTION) for number in range(4)])
-    outbox.put([t.Verdict("b", 1, 1, 0, (4,))])
+    outbox.put([told(1, number, STATE_PORTION) for number in range(4)])
+    outbox.put([SessionStarted(2, 1)])
     assert dropped == [(Fate.DROPPED, STATE_PORTION)]
     taken = [await outbox.take() for _ in range(3)]
-    assert [[event.session for event in some] for some in taken] == [["b", "a"], ["a"], ["a"]]
+    assert [[event.handle for event in some] for some in taken] == [[2, 1], [1], [1]]
     assert [some[-1].position for some in taken] == [0, 1, 2]
-    outbox.put([told("a", 3, STATE_PORTION)])
+    outbox.put([told(1, 3, STATE_PORTION)])
     assert len(dropped) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_batch_of_states_is_cut_before_it_is_encoded():
         encoded.append(len(batch))
         return VERIFIER_LINK.encode_response(batch)
 
-    batch = [told("a", number, STATES_BYTES // 4 - 100) for number in range(32)]
+    batch = [told(1, number, STATES_BYTES // 4 - 100) for number in range(32)]
     assert len(list(in_messages(encode, batch))) == len(encoded) == 8
 
 

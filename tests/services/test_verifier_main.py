@@ -10,8 +10,7 @@ from services.cluster.flags import Flags
 from services.contract.errors import StartError
 from services.contract.frames import StepFrame, step_rows
 from services.contract.types import LinkHello
-from services.contract.wire import decode_description, decode_step_times
-from services.contract.wire.protocol2 import VERIFIER_LINK_2
+from services.contract.wire import VERIFIER_LINK, decode_description, decode_step_times
 from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
@@ -80,8 +79,8 @@ async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
             assert {1, 2, 4, 8} <= {one.rows for one in decode_step_times(answer.step_times)}
             call = stub.Link()
             hello = LinkHello("test", protocol=2)
-            await call.write(VERIFIER_LINK_2.encode_request([start()], hello))
-            [row] = step_rows(await first_event(StepFrame, call, VERIFIER_LINK_2))
+            await call.write(VERIFIER_LINK.encode_request([start()], hello))
+            [row] = step_rows(await first_event(StepFrame, call, VERIFIER_LINK))
             assert (row.handle, row.position, len(row.tokens)) == (1, 0, 1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for every record that travels on a link."""
+"""Hypothesis strategies for what is said of workers and sessions on a link."""
 
 from enum import Enum
 from typing import get_type_hints
@@ -29,7 +29,7 @@ BY_TYPE = {
 BY_NAME = {
     **dict.fromkeys(("session", "worker_id", "orchestrator_id"), names),
     **dict.fromkeys(("fingerprint", "tokenizer_json"), names),
-    **dict.fromkeys(("seed", "prefix_hash", "steps", "recalled_tokens"), u64),
+    **dict.fromkeys(("seed", "steps", "recalled_tokens"), u64),
     **dict.fromkeys(("kv_tokens_used", "kv_tokens_capacity", "kv_tokens_spare"), u64),
     **dict.fromkeys(("kv_capacity_tokens",), u64),
 }
@@ -50,21 +50,6 @@ def record(kind, **own):
     )
 
 
-@st.composite
-def rows(draw):
-    tokens = draw(ids)
-    return t.SparseRow(tokens, tuple(draw(f32) for _ in tokens))
-
-
-@st.composite
-def trees(draw):
-    tokens = draw(ids)
-    parents = tuple(draw(st.integers(-1, i - 1)) for i in range(len(tokens)))
-    either = st.sampled_from([None, parents or None])
-    q = st.none() | st.lists(rows(), min_size=1, max_size=3).map(tuple)
-    return draw(record(t.DraftTree, token_ids=st.just(tokens), parents=either, q=q))
-
-
 some = st.text(min_size=1, max_size=8)
 starts = st.none() | st.builds(t.FormatMarker, text=some)
 starts |= st.builds(t.FormatMarker, token_ids=st.lists(u32, min_size=1, max_size=4).map(tuple))
@@ -79,7 +64,6 @@ formats = st.builds(
     st.lists(texts, min_size=1, max_size=3).map(tuple),
     starts,
 )
-BY_TYPE[t.DraftTree] = trees()
 BY_TYPE[t.ResolvedSampling] = record(
     t.ResolvedSampling,
     logit_bias=st.dictionaries(u32, f32, max_size=4).map(lambda d: tuple(sorted(d.items()))),
@@ -93,41 +77,9 @@ descriptions = record(
 )
 bundles = record(t.TokenizerBundle)
 hellos = record(t.LinkHello)
-of_both = record(t.Progress) | record(t.Draining) | record(t.SessionFailed)
-drafter_commands = st.one_of(
-    *map(record, (t.OpenDraft, t.CommitDraft, t.CloseDraft, t.Credit, t.DraftStates)),
-)
-drafter_events = record(t.DraftOpened) | record(t.Draft) | of_both
-verifier_commands = st.one_of(
-    record(t.OpenVerify, priority=st.integers(-(2**31), 2**31 - 1)),
-    record(t.Verify, allowance=st.none() | record(t.Allowance)),
-    record(t.CloseVerify),
-)
 
 
 @st.composite
 def logprob_rows(draw):
     tokens = draw(ids)
     return t.LogprobRow(draw(f32), tokens, tuple(draw(f32) for _ in tokens))
-
-
-@st.composite
-def verdicts(draw):
-    tokens = draw(ids)
-    accepted = max(0, len(tokens) - draw(st.integers(0, 1)))
-    nodes = tuple(draw(u32) for _ in range(accepted))
-    logprobs = tuple(draw(logprob_rows()) for _ in tokens)
-    verdict = record(
-        t.Verdict,
-        token_ids=st.just(tokens),
-        accepted=st.just(accepted),
-        accepted_nodes=st.sampled_from([(), nodes]),
-        logprobs=st.sampled_from([(), logprobs]),
-        taken=st.none() | record(t.TakenDraft),
-        near_ties=st.integers(0, len(tokens)),
-    )
-    return draw(verdict)
-
-
-scores = record(t.PromptScores, rows=st.lists(logprob_rows(), max_size=4).map(tuple))
-verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | scores | of_both

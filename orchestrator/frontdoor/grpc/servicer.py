@@ -24,7 +24,7 @@ from orchestrator.session.ports import Call, Outline, SessionKey, StoredSession
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import InvalidRequest
-from services.contract.types import EMPTY_HASH, PROTOCOL_MAX, PROTOCOL_MIN
+from services.contract.types import EMPTY_HASH, PROTOCOL
 from services.runtime.serving import border
 
 _Response = TypeVar("_Response", pb.GenerateResponse, pb.ResumeResponse)
@@ -178,8 +178,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             active = self._inference.sessions_of(current_tenant().name)
         return pb.GetServerInfoResponse(
             version=self._version,
-            protocol_min=PROTOCOL_MIN,
-            protocol_max=PROTOCOL_MAX,
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
             workers=[_worker_info(link, self._shared) for link in self._pool.links()],
             active_sessions=active,
             default_method=self._inference.offer.default_method(),

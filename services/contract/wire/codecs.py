@@ -8,36 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from paceline.v1 import drafter_pb2, verifier_pb2
+from paceline.worker.v1 import drafter_pb2, verifier_pb2
 
 from services.contract.errors import ProtocolError
-from services.contract.states import state_bytes, states_of, without_states
-from services.contract.types import (
-    DrafterCommand,
-    DrafterEvent,
-    LinkHello,
-    VerifierCommand,
-    VerifierEvent,
+from services.contract.frames import DraftFrame, Grants, StepFrame
+from services.contract.states import state_bytes
+from services.contract.types import LinkHello
+from services.contract.wire.frames import (
+    put_draft,
+    put_grants,
+    put_step,
+    take_draft,
+    take_grants,
+    take_step,
 )
-from services.contract.wire.drafter import (
-    decode_drafter_command,
-    decode_drafter_event,
-    encode_drafter_command,
-    encode_drafter_event,
+from services.contract.wire.messages import (
+    DRAFTER_COMMANDS,
+    DRAFTER_EVENTS,
+    VERIFIER_COMMANDS,
+    VERIFIER_EVENTS,
+    Kind,
 )
 from services.contract.wire.records import decode_hello, encode_hello
-from services.contract.wire.verifier import (
-    decode_verifier_command,
-    decode_verifier_event,
-    encode_verifier_command,
-    encode_verifier_event,
+from services.contract.worker_messages import (
+    DrafterCommand,
+    DrafterEvent,
+    PromptScores,
+    TextStates,
+    VerifierCommand,
+    VerifierEvent,
 )
 
 C = TypeVar("C")
 E = TypeVar("E")
-M = TypeVar("M")
 
 MOST_IN_MESSAGE = 65_536
 """Commands or events in one message: as many as ever wait to be sent."""
@@ -47,50 +52,58 @@ STATES_BYTES = 256 << 10
 """The same for states alone: memory for larger messages comes fresh from the system each time."""
 
 
-class Codec(Protocol[C, E]):
-    """What both ends of a link need: batches into messages, and back."""
+class Part(NamedTuple):
+    """A repeated field of a link's message: the records it holds, and both ways."""
 
-    def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
-        """One message of the orchestrator; `hello` in the first only."""
+    field: str
+    kinds: frozenset[type[Any]]
+    put: Callable[[Any, Any], None]
+    take: Callable[[Any], Any]
 
-    def requests(self, commands: Sequence[C], /) -> Iterator[Any]:
-        """Messages of the orchestrator, none too large."""
 
-    def decode_request(self, message: Any, /) -> tuple[LinkHello | None, list[C]]:
-        """The hello, if there is one, and the commands in the order to absorb them."""
+def _singles(field: str, group: str, kinds: dict[type[Any], Kind]) -> Part:
+    """What is said of single sessions: `group` is the oneof of the field's messages."""
+    readers = {kind.name: kind.read for kind in kinds.values()}
 
-    def encode_response(self, events: Sequence[E], /) -> Any:
-        """One message of the worker."""
+    def put(slots: Any, record: Any) -> None:
+        kind = kinds[type(record)]
+        slots.add(**{kind.name: kind.write(record)})
 
-    def responses(self, events: Sequence[E], /) -> Iterator[Any]:
-        """Messages of the worker, none too large."""
+    def take(message: Any) -> Any:
+        name = message.WhichOneof(group)
+        if name is None:
+            raise ProtocolError(f"{type(message).__name__} holds none of {', '.join(readers)}")
+        return readers[name](getattr(message, name))
 
-    def decode_response(self, message: Any, /) -> list[E]:
-        """The events in the order to absorb them."""
+    return Part(field, frozenset(kinds), put, take)
+
+
+def _frames(field: str, kind: type[Any], put: Any, take: Any) -> Part:
+    return Part(field, frozenset({kind}), put, take)
+
+
+_STEPS = _frames("steps", StepFrame, put_step, take_step)
+_DRAFTS = _frames("drafts", DraftFrame, put_draft, take_draft)
+_GRANTS = _frames("grants", Grants, put_grants, take_grants)
 
 
 @dataclass(frozen=True, slots=True)
-class LinkCodec(Generic[C, E]):
-    """Batches of commands `C` one way, batches of events `E` the other.
+class Codec(Generic[C, E]):
+    """Commands `C` one way, events `E` the other, both with frames among them.
 
-    Decoding raises `ProtocolError` for the whole batch when one member is bad.
+    A batch arrives in the order of the message's parts, and within each in its own. Decoding
+    raises `ProtocolError` for the whole message when one member is bad.
     """
 
     request_class: type[Any]
     response_class: type[Any]
-    encode_command: Callable[[C], Any]
-    decode_command: Callable[[Any], C]
-    encode_event: Callable[[E], Any]
-    decode_event: Callable[[Any], E]
+    request: tuple[Part, ...]
+    response: tuple[Part, ...]
 
     def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
         """One message of the orchestrator; `hello` in the first only."""
-        bare, states = _apart(commands)
-        message = self.request_class(
-            hello=None if hello is None else encode_hello(hello),
-            commands=[self.encode_command(command) for command in bare],
-        )
-        _put_states(message.commands, "command", states)
+        message = self.request_class(hello=None if hello is None else encode_hello(hello))
+        _put(message, self.request, commands)
         return message
 
     def requests(self, commands: Sequence[C]) -> Iterator[Any]:
@@ -99,25 +112,23 @@ class LinkCodec(Generic[C, E]):
 
     def decode_request(self, message: Any) -> tuple[LinkHello | None, list[C]]:
         """The hello, if there is one, and the commands."""
-        require_few(message.commands)
         hello = decode_hello(message.hello) if message.HasField("hello") else None
-        return hello, [self.decode_command(command) for command in message.commands]
+        return hello, _take(message, self.request)
 
     def encode_response(self, events: Sequence[E]) -> Any:
         """One message of the worker."""
-        bare, states = _apart(events)
-        message = self.response_class(events=[self.encode_event(event) for event in bare])
-        _put_states(message.events, "event", states)
+        message = self.response_class()
+        _put(message, self.response, events)
         return message
 
     def responses(self, events: Sequence[E]) -> Iterator[Any]:
-        """Messages of the worker; see `in_messages`."""
-        return in_messages(self.encode_response, events)
+        """Messages of the worker; see `in_messages`. No step overtakes what is told of a text."""
+        for batch in _before_steps(events):
+            yield from in_messages(self.encode_response, batch)
 
     def decode_response(self, message: Any) -> list[E]:
         """The events."""
-        require_few(message.events)
-        return [self.decode_event(event) for event in message.events]
+        return _take(message, self.response)
 
 
 def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> Iterator[Any]:
@@ -139,39 +150,41 @@ def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) ->
     yield from in_messages(encode, batch[middle:])
 
 
-def _apart(batch: Sequence[M]) -> tuple[Sequence[M], list[bytes]]:
-    """The batch without states, and those of each."""
-    states = [states_of(one) for one in batch]
-    return [without_states(one) for one in batch] if any(states) else batch, states
+def _before_steps(events: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The batch, cut where a step follows states or scores: steps come first in a message."""
+    first, told = 0, False
+    for place, event in enumerate(events):
+        if told and isinstance(event, StepFrame):
+            yield events[first:place]
+            first, told = place, False
+        told = told or isinstance(event, TextStates | PromptScores)
+    yield events[first:]
 
 
-def _put_states(encoded: Sequence[Any], group: str, states: Sequence[bytes]) -> None:
-    """Copy states to where they leave from: a message put into another one is copied twice."""
-    for place, one in enumerate(states):
-        if one:
-            slot = encoded[place]
-            getattr(slot, slot.WhichOneof(group)).states = one
+def _put(message: Any, parts: Sequence[Part], batch: Sequence[Any]) -> None:
+    for part in parts:
+        slots = getattr(message, part.field)
+        for record in batch:
+            if type(record) in part.kinds:
+                part.put(slots, record)
 
 
-def require_few(batch: Sequence[Any]) -> None:
-    """Refuse a message of more than ever wait to be sent."""
-    if len(batch) > MOST_IN_MESSAGE:
-        raise ProtocolError(f"{len(batch)} in one message; at most {MOST_IN_MESSAGE}")
+def _take(message: Any, parts: Sequence[Part]) -> list[Any]:
+    for part in parts:
+        if (count := len(getattr(message, part.field))) > MOST_IN_MESSAGE:
+            raise ProtocolError(f"{count} in one message; at most {MOST_IN_MESSAGE}")
+    return [part.take(own) for part in parts for own in getattr(message, part.field)]
 
 
-DRAFTER_LINK: LinkCodec[DrafterCommand, DrafterEvent] = LinkCodec(
-    drafter_pb2.DrafterServiceLinkRequest,
-    drafter_pb2.DrafterServiceLinkResponse,
-    encode_drafter_command,
-    decode_drafter_command,
-    encode_drafter_event,
-    decode_drafter_event,
-)
-VERIFIER_LINK: LinkCodec[VerifierCommand, VerifierEvent] = LinkCodec(
+VERIFIER_LINK: Codec[VerifierCommand, VerifierEvent] = Codec(
     verifier_pb2.VerifierServiceLinkRequest,
     verifier_pb2.VerifierServiceLinkResponse,
-    encode_verifier_command,
-    decode_verifier_command,
-    encode_verifier_event,
-    decode_verifier_event,
+    (_singles("commands", "command", VERIFIER_COMMANDS), _GRANTS, _DRAFTS),
+    (_STEPS, _singles("events", "event", VERIFIER_EVENTS)),
+)
+DRAFTER_LINK: Codec[DrafterCommand, DrafterEvent] = Codec(
+    drafter_pb2.DrafterServiceLinkRequest,
+    drafter_pb2.DrafterServiceLinkResponse,
+    (_singles("commands", "command", DRAFTER_COMMANDS), _STEPS),
+    (_singles("events", "event", DRAFTER_EVENTS), _DRAFTS),
 )

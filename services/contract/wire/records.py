@@ -1,9 +1,7 @@
-"""What both links share: enums, sampling, draft trees, descriptions, progress."""
+"""What both links share: enums, sampling, descriptions, progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -16,24 +14,16 @@ from paceline.v1 import types_pb2 as pb
 from services.contract.errors import ProtocolError
 from services.contract.format_markers import marker_problem
 from services.contract.types import (
-    DraftStates,
-    DraftTree,
     Draining,
-    FailureReason,
     FormatKind,
     FormatMarker,
     LinkHello,
     Progress,
-    Proposal,
     ResolvedSampling,
     ResponseFormat,
     Role,
-    SessionFailed,
-    SparseRow,
-    States,
     WorkerDescription,
 )
-from services.contract.wire.floats import decode_floats, encode_floats
 
 LONGEST_NAME = 1024
 """Characters of a name: more than a tenant's and a session's together."""
@@ -43,9 +33,6 @@ LONGEST_MS = 1e9
 """Eleven days."""
 
 _E = TypeVar("_E", bound=Enum)
-_T = TypeVar("_T")
-_M = TypeVar("_M", bound=Message)
-_Rows = TypeVar("_Rows", States, DraftStates)
 
 
 def decode_enum(kind: type[_E], value: object, field: str) -> _E:
@@ -60,16 +47,6 @@ def decode_enum(kind: type[_E], value: object, field: str) -> _E:
 def _members(kind: type[Enum]) -> dict[object, Any]:
     """By their values: an enum takes twice as long to look one up."""
     return {member.value: member for member in kind}
-
-
-def decode_oneof(
-    message: Message, group: str, decoders: dict[str, Callable[[Any], _T]], what: str
-) -> _T:
-    """The member of `message`'s oneof `group`, through its decoder."""
-    name = message.WhichOneof(group)
-    if name is None:
-        raise ProtocolError(f"{what} holds none of {', '.join(decoders)}")
-    return decoders[name](getattr(message, name))
 
 
 def require_name(value: str, field: str) -> str:
@@ -94,7 +71,7 @@ def require_message(message: Message, field: str) -> None:
         raise ProtocolError(f"{type(message).__name__}.{field} is missing")
 
 
-# --- Sampling and drafts -------------------------------------------------------
+# --- Sampling ------------------------------------------------------------------
 
 
 def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
@@ -162,44 +139,6 @@ def read_format(message: Any, oneof: str) -> ResponseFormat | None:
     return ResponseFormat(FormatKind(kind), tuple(source))
 
 
-def encode_row(row: SparseRow) -> pb.SparseRow:
-    """Probabilities leave as float32."""
-    return pb.SparseRow(
-        token_ids=row.token_ids,
-        probabilities=encode_floats(row.probabilities),
-        dtype=pb.D_TYPE_FLOAT32,
-    )
-
-
-def decode_row(message: pb.SparseRow) -> SparseRow:
-    """One value per id. The verifier checks whether they are a distribution."""
-    ids = tuple(message.token_ids)
-    values = decode_floats(message.probabilities, len(ids), "q.probabilities", message.dtype)
-    return SparseRow(ids, values)
-
-
-def encode_tree(tree: DraftTree) -> pb.DraftTree:
-    """`None` for parents or q leaves the field out."""
-    return pb.DraftTree(
-        token_ids=tree.token_ids,
-        parents=tree.parents,
-        q=None if tree.q is None else [encode_row(row) for row in tree.q],
-        proposal=tree.proposal.value,  # type: ignore[arg-type]
-        without_replacement=tree.without_replacement,
-    )
-
-
-def decode_tree(message: pb.DraftTree) -> DraftTree:
-    """Whether the parents make a tree is the receiver's to say: it concerns one session alone."""
-    return DraftTree(
-        token_ids=tuple(message.token_ids),
-        parents=tuple(message.parents) or None,
-        q=tuple(map(decode_row, message.q)) or None,
-        proposal=decode_enum(Proposal, message.proposal, "tree.proposal"),
-        without_replacement=message.without_replacement,
-    )
-
-
 # --- Workers -------------------------------------------------------------------
 
 
@@ -253,41 +192,3 @@ def encode_draining(draining: Draining) -> pb.Draining:
 def decode_draining(message: pb.Draining) -> Draining:
     """Any deadline will do."""
     return Draining(message.deadline_ms)
-
-
-def encode_failed(failed: SessionFailed) -> pb.SessionFailed:
-    """One session is closed on the worker; a peer of an older version knows five reasons."""
-    precise = failed.reason if failed.reason.for_good else None
-    return pb.SessionFailed(
-        session_id=failed.session,
-        reason=(FailureReason.INVALID if precise else failed.reason).value,  # type: ignore[arg-type]
-        message=failed.message,
-        epoch=failed.epoch,
-        precise_reason=precise.value if precise else 0,  # type: ignore[arg-type]
-    )
-
-
-def decode_failed(message: pb.SessionFailed) -> SessionFailed:
-    """The session and the reason must be known; a long message is cut."""
-    reason = decode_enum(FailureReason, message.reason, "failed.reason")
-    with suppress(ValueError):  # One that is newer than this is not.
-        reason = FailureReason(message.precise_reason)
-    return SessionFailed(
-        session=require_name(message.session_id, "failed.session_id"),
-        reason=reason,
-        message=message.message[:LONGEST_REASON],
-        epoch=message.epoch,
-    )
-
-
-def encode_states(kind: type[_M], rows: States | DraftStates) -> _M:
-    """The target's states, in one of the two messages that are nothing else."""
-    return kind(
-        session_id=rows.session, epoch=rows.epoch, position=rows.position, states=rows.states
-    )
-
-
-def decode_states(kind: type[_Rows], message: Any) -> _Rows:
-    """Whether rows are whole is the reader's to say: it drops others."""
-    session = require_name(message.session_id, "session_id")
-    return kind(session, message.epoch, message.position, message.states)

@@ -15,7 +15,7 @@ MOST_STEP_ROWS = 1 << 16
 
 
 def encode_step_times(times: Iterable[StepTime]) -> list[dict[str, Any]]:
-    """What the messages of either protocol are made of. Times leave as float32."""
+    """What its messages are made of. Times leave as float32."""
     return [one._asdict() for one in times]
 
 

@@ -22,7 +22,6 @@ from services.contract.frames import DraftRow, Numbers, StepFrame, draft_frame, 
 from services.contract.states import OnStates, StateRows
 from services.contract.types import FailureReason, OpenDraft, Progress, Role, WorkerDescription
 from services.contract.worker_messages import (
-    PROTOCOL,
     DrafterCommand,
     DrafterEvent,
     EndSession,
@@ -94,9 +93,7 @@ class HypothesisCore:
         self._drafters = dict(drafters)
         self._methods = Methods(drafters, lengthen)
         self._emit = emit
-        self._worker = WorkerDescription(
-            worker_id, Role.DRAFTER, protocol_min=PROTOCOL, protocol_max=PROTOCOL, version=version
-        )
+        self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
         self._anchors = Anchors(shape_of(drafters.values()), on_states)
         self._on_step = on_step

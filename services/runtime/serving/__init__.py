@@ -11,7 +11,7 @@ dialing    how an orchestrator connects to workers
 health     what a process says of itself: liveness, startup, readiness; a port for probes
 server     a grpc.aio server with health and reflection
 lifecycle  the event loop, the signals that end a process, and loading beside it
-rpcs       the service of each role and protocol
+rpcs       the service of each role
 links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`
 """

@@ -1,28 +1,17 @@
-"""What the service of a role is called, and takes and answers, in each protocol."""
+"""What the service of a role is called, and takes and answers."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from paceline.v1 import drafter_pb2 as drafter_1
-from paceline.v1 import drafter_pb2_grpc as drafter_grpc_1
-from paceline.v1 import verifier_pb2 as verifier_1
-from paceline.v1 import verifier_pb2_grpc as verifier_grpc_1
-from paceline.worker.v1 import drafter_pb2 as drafter_2
-from paceline.worker.v1 import drafter_pb2_grpc as drafter_grpc_2
-from paceline.worker.v1 import verifier_pb2 as verifier_2
-from paceline.worker.v1 import verifier_pb2_grpc as verifier_grpc_2
+from paceline.worker.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 from services.contract.types import Role
 from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK, Codec
-from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
 
 
 class WorkerRpcs(NamedTuple):
-    """A service: its generated classes, and how its links speak.
-
-    `tokenizer`: request and response of GetTokenizer, where there is one.
-    """
+    """A service: its generated classes, and how its links speak."""
 
     name: str
     codec: Codec[Any, Any]
@@ -30,49 +19,23 @@ class WorkerRpcs(NamedTuple):
     mount: Any
     describe: Any
     described: Any
-    tokenizer: tuple[Any, Any] | None = None
-
-
-def _verifier(messages: Any, grpc: Any, codec: Codec[Any, Any], tokenizer: Any) -> WorkerRpcs:
-    return WorkerRpcs(
-        messages.DESCRIPTOR.services_by_name["VerifierService"].full_name,
-        codec,
-        grpc.VerifierServiceStub,
-        grpc.add_VerifierServiceServicer_to_server,
-        messages.VerifierServiceDescribeRequest,
-        messages.VerifierServiceDescribeResponse,
-        tokenizer,
-    )
-
-
-def _drafter(messages: Any, grpc: Any, codec: Codec[Any, Any]) -> WorkerRpcs:
-    return WorkerRpcs(
-        messages.DESCRIPTOR.services_by_name["DrafterService"].full_name,
-        codec,
-        grpc.DrafterServiceStub,
-        grpc.add_DrafterServiceServicer_to_server,
-        messages.DrafterServiceDescribeRequest,
-        messages.DrafterServiceDescribeResponse,
-    )
 
 
 RPCS = {
-    (Role.VERIFIER, 1): _verifier(
-        verifier_1,
-        verifier_grpc_1,
+    Role.VERIFIER: WorkerRpcs(
+        verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name,
         VERIFIER_LINK,
-        (verifier_1.GetTokenizerRequest, verifier_1.GetTokenizerResponse),
+        verifier_pb2_grpc.VerifierServiceStub,
+        verifier_pb2_grpc.add_VerifierServiceServicer_to_server,
+        verifier_pb2.VerifierServiceDescribeRequest,
+        verifier_pb2.VerifierServiceDescribeResponse,
     ),
-    (Role.VERIFIER, 2): _verifier(
-        verifier_2,
-        verifier_grpc_2,
-        VERIFIER_LINK_2,
-        (
-            verifier_2.VerifierServiceGetTokenizerRequest,
-            verifier_2.VerifierServiceGetTokenizerResponse,
-        ),
+    Role.DRAFTER: WorkerRpcs(
+        drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name,
+        DRAFTER_LINK,
+        drafter_pb2_grpc.DrafterServiceStub,
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server,
+        drafter_pb2.DrafterServiceDescribeRequest,
+        drafter_pb2.DrafterServiceDescribeResponse,
     ),
-    (Role.DRAFTER, 1): _drafter(drafter_1, drafter_grpc_1, DRAFTER_LINK),
-    (Role.DRAFTER, 2): _drafter(drafter_2, drafter_grpc_2, DRAFTER_LINK_2),
 }
-"""By role and protocol."""

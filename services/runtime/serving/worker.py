@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.worker.v1.verifier_pb2 import VerifierServiceGetTokenizerResponse
+
 from services.contract.errors import NotFound
 from services.contract.types import Progress, Role, StepTime, TokenizerBundle, WorkerDescription
 from services.contract.wire import (
@@ -43,7 +45,7 @@ _DRAIN_POLL_SECONDS = 0.05
 
 
 class DrafterServicer:
-    """The drafter's RPCs, in the protocol that it speaks."""
+    """The drafter's RPCs."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class DrafterServicer:
 
 
 class VerifierServicer:
-    """The verifier's RPCs, in the protocol that it speaks."""
+    """The verifier's RPCs."""
 
     def __init__(
         self,
@@ -77,8 +79,6 @@ class VerifierServicer:
         bundle: TokenizerBundle | None,
         step_times: Sequence[StepTime] = (),
     ) -> None:
-        assert rpcs.tokenizer is not None
-        _, self._part = rpcs.tokenizer
         self._links = links
         self._described = rpcs.described(
             worker=encode_description(description), step_times=encode_step_times(step_times)
@@ -99,14 +99,14 @@ class VerifierServicer:
             if not self._parts:
                 raise NotFound("this verifier has no tokenizer to give")
             for part in self._parts:
-                yield self._part(part=part)
+                yield VerifierServiceGetTokenizerResponse(part=part)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One role of a process; `bundle` is what a verifier's clients may fetch.
 
-    `step_times`: what it measured of its steps. It speaks one protocol, the one it describes.
+    `step_times`: what it measured of its steps.
     """
 
     host: WorkerHost[Any, Any]
@@ -121,8 +121,8 @@ class Served:
 
     @property
     def rpcs(self) -> WorkerRpcs:
-        """The service of its role, in its protocol."""
-        return RPCS[self.description.role, self.description.protocol_max]
+        """The service of its role."""
+        return RPCS[self.description.role]
 
 
 async def serve_worker(

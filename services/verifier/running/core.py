@@ -24,7 +24,6 @@ from services.contract.errors import out_of_memory
 from services.contract.frames import DraftFrame, Grants, StepFrame, draft_rows, granted
 from services.contract.types import Progress, WorkerDescription
 from services.contract.worker_messages import (
-    PROTOCOL,
     EndSession,
     SetDraftedFor,
     SetWindow,
@@ -261,7 +260,5 @@ class RunningCore:
         own = describe(self._engine, self._worker_id, self._options.version, structured)
         return replace(
             own,
-            protocol_min=PROTOCOL,
-            protocol_max=PROTOCOL,
             capabilities=(*own.capabilities, *self._own_drafts.capabilities),
         )

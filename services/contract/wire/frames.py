@@ -10,10 +10,17 @@ from paceline.worker.v1 import session_pb2 as pb
 from paceline.worker.v1 import verifier_pb2
 
 from services.contract.errors import ProtocolError
-from services.contract.frames import DraftFrame, Grants, StepBytes, StepFrame, StepLogprobs
+from services.contract.frames import (
+    DraftFrame,
+    Grants,
+    StepBytes,
+    StepFrame,
+    StepLogprobs,
+    pack,
+    unpack,
+)
 from services.contract.types import LogprobRow
-from services.contract.wire.floats import decode_floats, encode_floats
-from services.contract.wire.protocol2.checks import (
+from services.contract.wire.checks import (
     check_draft,
     check_grants,
     check_places,
@@ -21,6 +28,7 @@ from services.contract.wire.protocol2.checks import (
 )
 
 _NUMBERS = ("step", "started_ns", "step_ms", "sessions", "rows")
+_FLOAT = 4
 _RARE = ("logprobs", "top_rows", "states")
 _STEP = tuple(
     own.name for own in fields(StepFrame) if own.name not in (*_NUMBERS, "stood_out", *_RARE)
@@ -92,15 +100,18 @@ def logprob_fields(row: LogprobRow) -> dict[str, Any]:
     return {
         "logprob": row.logprob,
         "top_token_ids": row.top_token_ids,
-        "top_logprobs": encode_floats(row.top_logprobs),
+        "top_logprobs": pack("f", row.top_logprobs),
     }
 
 
 def take_logprob(message: pb.LogprobRow) -> LogprobRow:
     """The row that a message holds."""
-    ids = tuple(message.top_token_ids)
-    values = decode_floats(message.top_logprobs, len(ids), "LogprobRow.top_logprobs")
-    return LogprobRow(message.logprob, ids, values)
+    ids, column = tuple(message.top_token_ids), message.top_logprobs
+    if len(column) != _FLOAT * len(ids):
+        raise ProtocolError(
+            f"LogprobRow.top_logprobs: {len(column)} bytes for {len(ids)} values of {_FLOAT} bytes"
+        )
+    return LogprobRow(message.logprob, ids, tuple(unpack("f", column)))
 
 
 def _filled(frame: Any, names: Sequence[str]) -> dict[str, Any]:

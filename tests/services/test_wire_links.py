@@ -1,4 +1,4 @@
-"""Protocol 2 loses nothing on the wire, and refuses frames that do not add up, by their column."""
+"""Links lose nothing of what is said, and refuse frames that do not add up, by their column."""
 
 import contextlib
 import inspect
@@ -30,10 +30,9 @@ from services.contract.frames import (
     step_rows,
 )
 from services.contract.types import DraftTree, LogprobRow, Proposal, SparseRow
-from services.contract.wire import MESSAGE_BYTES
+from services.contract.wire import DRAFTER_LINK, MESSAGE_BYTES, VERIFIER_LINK
+from services.contract.wire.checks import MOST_SESSIONS
 from services.contract.wire.codecs import STATES_BYTES
-from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
-from services.contract.wire.protocol2.checks import MOST_SESSIONS
 from tests.services import frame_strategies as make
 from tests.services.wire_strategies import hellos
 
@@ -44,10 +43,10 @@ def resent(message):
 
 
 WAYS = {
-    "verifier commands": (VERIFIER_LINK_2, "request", make.verifier_commands),
-    "verifier events": (VERIFIER_LINK_2, "response", make.verifier_events),
-    "drafter commands": (DRAFTER_LINK_2, "request", make.drafter_commands),
-    "drafter events": (DRAFTER_LINK_2, "response", make.drafter_events),
+    "verifier commands": (VERIFIER_LINK, "request", make.verifier_commands),
+    "verifier events": (VERIFIER_LINK, "response", make.verifier_events),
+    "drafter commands": (DRAFTER_LINK, "request", make.drafter_commands),
+    "drafter events": (DRAFTER_LINK, "response", make.drafter_events),
 }
 
 
@@ -92,14 +91,14 @@ def test_a_batch_arrives_in_its_order_by_kind(name, data):
 def test_the_first_draft_of_an_opening_may_be_judged():
     row = StepRow(1, 1, 0, (5, 6), 1, (5,), name=DraftName(1, 0))
     frame = step_frame(StepFrame(1), [row])
-    assert sent(VERIFIER_LINK_2, "response", [frame]) == [frame]
+    assert sent(VERIFIER_LINK, "response", [frame]) == [frame]
     assert list(step_rows(frame)) == [row]
 
 
 @given(hellos)
 def test_a_hello_opens_a_link(hello):
-    message = resent(VERIFIER_LINK_2.encode_request([w.EndSession(3)], hello))
-    assert VERIFIER_LINK_2.decode_request(message) == (hello, [w.EndSession(3)])
+    message = resent(VERIFIER_LINK.encode_request([w.EndSession(3)], hello))
+    assert VERIFIER_LINK.decode_request(message) == (hello, [w.EndSession(3)])
 
 
 def test_every_record_of_the_links_has_a_message_with_its_fields():
@@ -145,7 +144,7 @@ COLUMNS = [
 ]
 
 
-def refused(event, complaint, codec=VERIFIER_LINK_2, way="response"):
+def refused(event, complaint, codec=VERIFIER_LINK, way="response"):
     with pytest.raises(ProtocolError, match=complaint):
         sent(codec, way, [event])
 
@@ -213,9 +212,9 @@ BAD_STEPS = {
 @pytest.mark.parametrize("name", BAD_STEPS)
 def test_a_step_that_cannot_be_is_refused_by_its_column(name):
     frame, changed, complaint = BAD_STEPS[name]
-    assert sent(VERIFIER_LINK_2, "response", [frame]) == [frame]
+    assert sent(VERIFIER_LINK, "response", [frame]) == [frame]
     refused(replace(frame, **changed), complaint)
-    refused(replace(frame, **changed), complaint, DRAFTER_LINK_2, "request")
+    refused(replace(frame, **changed), complaint, DRAFTER_LINK, "request")
 
 
 LAW = (SparseRow((1, 2), (0.25, 0.75)),) * 2
@@ -231,10 +230,10 @@ DRAFT_COLUMNS = [name for name in DraftFrame.__annotations__ if name != "handles
 
 @pytest.mark.parametrize("name", DRAFT_COLUMNS)
 def test_a_column_of_drafts_that_is_too_long_is_refused(name):
-    assert sent(DRAFTER_LINK_2, "response", [BOTH]) == [BOTH]
+    assert sent(DRAFTER_LINK, "response", [BOTH]) == [BOTH]
     told = getattr(BOTH, name)
     changed = replace(BOTH, **{name: told + b"\1"})
-    refused(changed, f"DraftFrame.{name}: {len(told) + 1} bytes", DRAFTER_LINK_2)
+    refused(changed, f"DraftFrame.{name}: {len(told) + 1} bytes", DRAFTER_LINK)
 
 
 BAD_DRAFTS = {
@@ -267,8 +266,8 @@ BAD_DRAFTS = {
 @pytest.mark.parametrize("name", BAD_DRAFTS)
 def test_drafts_that_cannot_be_are_refused_by_their_column(name):
     changed, complaint = BAD_DRAFTS[name]
-    refused(replace(BOTH, **changed), complaint, DRAFTER_LINK_2)
-    refused(replace(BOTH, **changed), complaint, VERIFIER_LINK_2, "request")
+    refused(replace(BOTH, **changed), complaint, DRAFTER_LINK)
+    refused(replace(BOTH, **changed), complaint, VERIFIER_LINK, "request")
 
 
 def test_a_frame_holds_a_bounded_number_of_sessions():
@@ -276,7 +275,7 @@ def test_a_frame_holds_a_bounded_number_of_sessions():
         grants([(session, 1) for session in range(size)])
         for size in (MOST_SESSIONS, MOST_SESSIONS + 1)
     )
-    assert sent(VERIFIER_LINK_2, "request", [few]) == [few]
+    assert sent(VERIFIER_LINK, "request", [few]) == [few]
     refused(many, f"Grants.handles: {MOST_SESSIONS + 1} sessions", way="request")
 
 
@@ -290,7 +289,7 @@ START = w.StartVerify(1, 1, "s", 1, (1,), (), 9, t.VerifyMode.GREEDY, t.Resolved
 
 
 def _started(**changes):
-    message = VERIFIER_LINK_2.encode_request([START])
+    message = VERIFIER_LINK.encode_request([START])
     for name, value in changes.items():
         if value is None:
             message.commands[0].start.ClearField(name)
@@ -314,7 +313,7 @@ def _started(**changes):
 )
 def test_a_broken_command_is_refused_by_name(message, complaint):
     with pytest.raises(ProtocolError, match=complaint):
-        VERIFIER_LINK_2.decode_request(resent(message))
+        VERIFIER_LINK.decode_request(resent(message))
 
 
 @pytest.mark.parametrize(
@@ -334,14 +333,14 @@ def test_a_reason_that_is_not_known_is_refused():
         events=[verifier_pb2.VerifierEvent(gone=session_pb2.SessionGone(handle=1, opening=1))]
     )
     with pytest.raises(ProtocolError, match=r"SessionGone[.]reason"):
-        VERIFIER_LINK_2.decode_response(message)
+        VERIFIER_LINK.decode_response(message)
 
 
 def test_what_may_not_wait_is_not_built():
     message = verifier_pb2.VerifierServiceLinkResponse()
     message.MergeFromString(b"\x0a\x00" * 65_537)
     with pytest.raises(ProtocolError, match="65537 in one message"):
-        VERIFIER_LINK_2.decode_response(message)
+        VERIFIER_LINK.decode_response(message)
 
 
 # --- how batches are cut ------------------------------------------------------------------
@@ -350,23 +349,30 @@ def test_what_may_not_wait_is_not_built():
 def test_a_batch_too_large_for_one_message_leaves_in_several_and_in_order():
     length = MESSAGE_BYTES // 8
     batch = [replace(START, handle=n, prompt=(40_000,) * length) for n in range(5)]
-    messages = list(VERIFIER_LINK_2.requests(batch))
+    messages = list(VERIFIER_LINK.requests(batch))
     assert 1 < len(messages) < len(batch)
     assert all(message.ByteSize() <= MESSAGE_BYTES for message in messages)
-    decoded = [VERIFIER_LINK_2.decode_request(resent(message))[1] for message in messages]
+    decoded = [VERIFIER_LINK.decode_request(resent(message))[1] for message in messages]
     assert [command for each in decoded for command in each] == batch
+
+
+def test_what_is_too_large_alone_leaves_alone():
+    large = replace(START, prompt=(40_000,) * (MESSAGE_BYTES // 2))
+    small = w.EndSession(1)
+    messages = list(VERIFIER_LINK.requests([small, large, small]))
+    assert [len(VERIFIER_LINK.decode_request(one)[1]) for one in messages] == [1, 1, 1]
 
 
 def test_states_leave_in_small_messages():
     laden = replace(LONE, states=(StepBytes(0, bytes(STATES_BYTES // 4 - 100)),))
-    assert len(list(VERIFIER_LINK_2.responses([laden] * 32))) == 8
+    assert len(list(VERIFIER_LINK.responses([laden] * 32))) == 8
 
 
 @pytest.mark.parametrize("text", [w.TextStates(3, 1, 0, b"12"), w.PromptScores(3, 1, 0, ())])
 def test_no_step_overtakes_the_states_or_the_scores_of_a_text(text):
     started = w.SessionStarted(3, 1)
-    messages = VERIFIER_LINK_2.responses([LONE, text, started, LONE, LONE, started])
-    told = [VERIFIER_LINK_2.decode_response(resent(message)) for message in messages]
+    messages = VERIFIER_LINK.responses([LONE, text, started, LONE, LONE, started])
+    told = [VERIFIER_LINK.decode_response(resent(message)) for message in messages]
     assert told == [[LONE, text, started], [LONE, LONE, started]]
 
 

@@ -1,4 +1,4 @@
-"""An orchestrator's link in protocol 2, to workers that are served for real, and to liars."""
+"""An orchestrator's link to workers that are served for real, and to liars."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -24,8 +24,7 @@ from services.contract.frames import (
     step_rows,
 )
 from services.contract.states import state_bytes
-from services.contract.wire import encode_description
-from services.contract.wire.protocol2 import VERIFIER_LINK_2
+from services.contract.wire import VERIFIER_LINK, encode_description
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served, ServingOptions, serve_worker
 from services.runtime.serving.links import Outbox
@@ -37,8 +36,6 @@ WORKER = t.WorkerDescription(
     t.Role.VERIFIER,
     vocab_size=12,
     max_context_length=64,
-    protocol_min=2,
-    protocol_max=2,
 )
 BUNDLE = t.TokenizerBundle("fingerprint", "x" * (2 << 20))
 START = w.StartVerify(
@@ -92,13 +89,12 @@ class Ends:
 
 
 @asynccontextmanager
-async def linked(address, protocol=2, role=t.Role.VERIFIER, limits=None):
+async def linked(address, role=t.Role.VERIFIER, limits=None):
     ends = Ends()
     link = WorkerLink(
         address,
         role,
         "o1",
-        protocol=protocol,
         on_up=ends.on_up,
         on_event=ends.on_event,
         on_down=ends.on_down,
@@ -187,15 +183,22 @@ async def test_sessions_are_counted_by_their_handles():
         assert link.placed.tokens == 0
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(1, 2), (2, 1)])
-async def test_a_worker_of_another_protocol_is_told_of_once(ours, theirs, caplog):
-    worker = replace(WORKER, protocol_min=theirs, protocol_max=theirs)
-    async with served(worker) as (address, _), linked(address, ours) as (link, ends):
-        complaint = f"no verifier of protocol {ours} serves there"
+async def told_of_once(address, complaint, caplog):
+    async with linked(address) as (link, ends):
         await until(lambda: complaint in link.problem)
         await asyncio.sleep(0.3)
         assert caplog.text.count(complaint) == 1
         assert ends.ups == 0
+
+
+async def test_a_worker_of_another_protocol_is_told_of_once(caplog):
+    async with served(replace(WORKER, protocol_min=3, protocol_max=4)) as (address, _):
+        await told_of_once(address, "it speaks protocol 3 to 4, this orchestrator 2", caplog)
+
+
+async def test_a_worker_of_a_version_with_another_service_is_told_of_once(caplog):
+    async with liar(service="paceline.v1.VerifierService") as address:
+        await told_of_once(address, "no verifier of protocol 2 serves there", caplog)
 
 
 async def test_a_link_that_greets_in_another_protocol_is_refused():
@@ -206,7 +209,7 @@ async def test_a_link_that_greets_in_another_protocol_is_refused():
             verifier_pb2.VerifierServiceLinkResponse.FromString,
         )
         call = stub()
-        await call.write(VERIFIER_LINK_2.encode_request(hello=t.LinkHello("o", 1)))
+        await call.write(VERIFIER_LINK.encode_request(hello=t.LinkHello("o", 1)))
         assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "speaks protocol 2 to 2, the peer 1" in await call.details()
 
@@ -215,7 +218,7 @@ async def test_a_link_that_greets_in_another_protocol_is_refused():
 
 
 @asynccontextmanager
-async def liar(*messages):
+async def liar(*messages, service="paceline.worker.v1.VerifierService"):
     """A verifier that says these on every link, and then nothing."""
 
     async def describe(_request, _context):
@@ -233,7 +236,7 @@ async def liar(*messages):
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "Link": grpc.stream_stream_rpc_method_handler(serve),
     }
-    handler = grpc.method_handlers_generic_handler("paceline.worker.v1.VerifierService", methods)
+    handler = grpc.method_handlers_generic_handler(service, methods)
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -255,7 +258,7 @@ FALSE = {
 @pytest.mark.parametrize("lie", FALSE)
 async def test_a_frame_that_cannot_be_ends_the_link_with_its_reason(lie, caplog):
     event, complaint = FALSE[lie]
-    message = VERIFIER_LINK_2.encode_response([FRAME, event])
+    message = VERIFIER_LINK.encode_response([FRAME, event])
     async with liar(message) as address, linked(address) as (_, ends):
         await until(lambda: len(ends.downs) > 1)
         assert all(complaint in reason for reason in ends.downs)
@@ -264,7 +267,7 @@ async def test_a_frame_that_cannot_be_ends_the_link_with_its_reason(lie, caplog)
 
 
 async def test_nothing_of_a_message_counts_once_the_link_is_cut():
-    message = VERIFIER_LINK_2.encode_response([FRAME, FRAME, w.SessionStarted(1, 1)])
+    message = VERIFIER_LINK.encode_response([FRAME, FRAME, w.SessionStarted(1, 1)])
     async with liar(message) as address, linked(address) as (link, ends):
         heard = []
 

@@ -17,8 +17,8 @@ from services.contract.errors import ProtocolError
 from services.contract.states import MESSAGE_BYTES
 from services.contract.types import Draining, FailureReason, Progress, VerifyMode
 from services.contract.wire import records
-from services.contract.wire.protocol2.checks import check_waiting
-from services.contract.wire.protocol2.frames import logprob_fields, take_logprob
+from services.contract.wire.checks import check_waiting
+from services.contract.wire.frames import logprob_fields, take_logprob
 from services.contract.worker_messages import (
     EndSession,
     PromptScores,
