@@ -77,6 +77,9 @@ class Fixed:
     def judged(self, own):
         pass
 
+    def drafted(self, key, tokens, ms, final):
+        pass
+
     def advanced(self, key, tokens, seconds):
         pass
 
