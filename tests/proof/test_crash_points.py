@@ -72,6 +72,12 @@ def test_texts_that_end_early_keep_their_law_whoever_dies(mode):
     check_every_moment(cluster(habits, "chained", Fixed(3), window=3), STRIKES, EXACT)
 
 
+@MODES
+def test_drafts_that_end_with_certain_tokens_keep_the_law_whoever_dies(mode):
+    habits = Habits(real(mode), ends=lambda token: token == 0)
+    check_every_moment(cluster(habits, "chained"), DEATHS, EXACT)
+
+
 def running(step):
     """While a step of this number runs: what it judges was drawn, and is nobody's yet."""
     return lambda world: (

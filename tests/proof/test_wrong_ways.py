@@ -21,7 +21,6 @@ from tests.proof.machine import cluster, error
 from tests.proof.setups import (
     MODES,
     STANDARD,
-    Fixed,
     Habits,
     Sparing,
     real,
@@ -117,16 +116,6 @@ def test_a_drafter_that_holds_tokens_back_for_what_they_are_is_seen(mode):
     assert error(cluster(habits, "in turns")) > WRONG
 
 
-@MODES
-@pytest.mark.parametrize("role", [Role.VERIFIER, Role.DRAFTER], ids=lambda role: role.name)
-def test_a_death_while_drafts_end_with_certain_tokens_is_seen(mode, role):
-    """What was not judged by then is drawn again: the tokens that end drafts come too often."""
-    habits = Habits(real(mode, max_tokens=4), ends=lambda token: token == 0)
-    worlds = cluster(habits, "chained", Fixed(3), window=3)
-    laws = worlds.struck_at_each_slot(lambda world: kill(world, role))
-    assert max(worlds.distance(law) for law in laws) > WRONG
-
-
 # --- L4: a draft is of its text ---------------------------------------------------------
 
 
@@ -144,7 +133,8 @@ def test_a_drafter_that_goes_on_with_its_tail_beside_another_token_is_seen(mode,
         return stayed
 
     monkeypatch.setattr(HypothesisSession, "_adopt", kept)
-    assert error(cluster(Habits(real(mode)), "chained")) > WRONG
+    habits = Habits(real(mode, max_tokens=4))
+    assert error(cluster(habits, "late drafts", window=3)) > WRONG
 
 
 # --- L5: going back ---------------------------------------------------------------
