@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
+import time
 
 import psutil
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time that a process has used, user and system, of all its threads; None when it is gone.
+    """CPU time that a process has used, of all its threads, ended ones too; None when it is gone.
 
-    From the scheduler's own account (nanoseconds) where there is one; else to 10 ms.
+    By the process's own clock (nanoseconds) on Linux; elsewhere to 10 ms.
     """
     try:
-        tasks = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
-        if tasks:
-            return sum(int(task.read_text().split()[0]) for task in tasks) * 1e-9
+        if sys.platform == "linux":
+            # What clock_getcpuclockid(3) gives: see MAKE_PROCESS_CPUCLOCK in the kernel.
+            return time.clock_gettime(~pid << 3 | 2)
         times = psutil.Process(pid).cpu_times()
-    except (OSError, ValueError, IndexError, psutil.Error):
+    except (OSError, psutil.Error):
         return None
     return float(times.user + times.system)

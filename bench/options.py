@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from bench.peers.options import PeerOptions
-from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
+from orchestrator.session.options import DEFAULT_POLICY, POLICIES
 from services.cluster.cores import CorePlan
 from services.cluster.models import DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Models, Target

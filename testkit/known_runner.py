@@ -31,7 +31,7 @@ from services.contract.worker_messages import (
 from services.runtime.host import Emit
 from services.verifier.running.mailbox import Mailbox
 from services.verifier.running.output import Output
-from testkit.load_workers import described, truth
+from testkit.known_text import described, truth
 
 _MOST_SAID = 254
 """Draft tokens of a step: their number and that of one more are a byte."""

@@ -1,9 +1,11 @@
-"""What one orchestrator process costs per round, and how soon a verdict leads to a verify.
+"""What one orchestrator process costs a round and a token, and how long frames stay in it.
 
 The workers compute nothing (or sleep as long as told), everything else is real: gRPC,
 Redis, spans to a collector, /metrics. CPU time is that of the orchestrator's process
 alone, all its threads; "quiet" is the same at the fastest that a core ran (5th percentile) in
-between, by a fixed piece of Python. Compare ratios: a busy machine slows both sides.
+between, by a fixed piece of Python. A round is one session's part in a step. Frames: from one
+in hand to its message to the drafter (steps) or to the verifier (drafts). Compare ratios: a busy
+machine slows both sides.
 """
 
 import argparse
@@ -43,10 +45,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=6.0, help="measured time of a case")
     made.add_argument("--tokens", type=int, default=256, help="length of every session")
     made.add_argument("--window", type=int, default=8, help="most tokens drafted ahead")
-    made.add_argument("--chunk", type=int, default=4, help="tokens in one draft message")
+    made.add_argument("--chunk", type=int, default=4, help="tokens of a level")
     made.add_argument("--acceptance", type=float, default=0.8, help="of each drafted token")
-    made.add_argument("--verify-ms", type=float, default=0.0, help="length of a verifier's step")
-    made.add_argument("--draft-ms", type=float, default=0.0, help="length of a drafter's step")
+    made.add_argument("--verify-ms", type=float, default=6.0, help="length of a verifier's step")
+    made.add_argument("--draft-ms", type=float, default=2.0, help="length of a drafter's level")
     made.add_argument("--repeats", type=int, default=1, help="of all cases, one after another")
     made.add_argument(
         "--baseline", type=Path, help="another checkout, measured in turns with this one"
@@ -85,27 +87,35 @@ def measured(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    turnaround = [run["verdict_to_verify_us"] for run in runs if run["verdict_to_verify_us"]]
     names = [name for name, value in runs[0].items() if isinstance(value, float | int)]
     row: dict[str, Any] = {name: median(run[name] for run in runs) for name in names}
-    for part in ("p50", "p95", "p99"):
-        row[f"verify_{part}_us"] = median(t[part] for t in turnaround) if turnaround else None
+    for kind in ("steps_us", "drafts_us"):
+        known = [run[kind] for run in runs if run[kind]]
+        row[kind] = (
+            {part: median(each[part] for each in known) for part in known[0]} if known else None
+        )
     return row | {"checkout": "this" if case.tree == HERE else "baseline"}
 
 
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
-    head = "checkout  states  MB/round  sessions  traced  CPU ms/round  quiet  "
-    lines = [head + "rounds/s  per CPU s  verdict to verify p50 / p95 / p99 µs"]
-    for row in report["cases"]:
-        turn = " / ".join(str(row[f"verify_{part}_us"]) for part in ("p50", "p95", "p99"))
-        lines.append(
-            f"{row['checkout']:<9} {row['states']:>6} {row['mb_per_round']:>9.3f} "
-            f"{row['sessions']:>8} {_share(row['sampling']):>7} "
-            f"{row['cpu_ms_per_round']:>13.3f} {row['quiet_cpu_ms_per_round']:>6.3f} "
-            f"{row['rounds_per_s']:>9.0f} {row['rounds_per_cpu_s']:>10.0f}  {turn}"
-        )
-    return "\n".join(lines)
+    head = "checkout  states  MB/round  sessions  traced  CPU ms/round  quiet  a token  rounds/s  "
+    lines = [head + "per CPU s  µs in it, p50 / p99: steps, drafts"]
+    return "\n".join(lines + list(map(_line, report["cases"])))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['checkout']:<9} {row['states']:>6} {row['mb_per_round']:>9.3f} "
+        f"{row['sessions']:>8} {_share(row['sampling']):>7} "
+        f"{row['cpu_ms_per_round']:>13.3f} {row['quiet_cpu_ms_per_round']:>6.3f} "
+        f"{row['cpu_ms_per_token']:>8.3f} {row['rounds_per_s']:>9.0f} "
+        f"{row['rounds_per_cpu_s']:>10.0f}  {_stayed(row['steps_us'])}, {_stayed(row['drafts_us'])}"
+    )
+
+
+def _stayed(parts: dict[str, float] | None) -> str:
+    return " / ".join(f"{value:.0f}" for value in parts.values()) if parts else "-"
 
 
 def _share(sampling: float) -> str:

@@ -50,21 +50,21 @@ class Surroundings:
     seconds: float = 6.0
     warm: float = 1.5
     window: int = 8
-    verify_ms: float = 0.0
-    draft_ms: float = 0.0
+    verify_ms: float = 6.0
+    draft_ms: float = 2.0
     acceptance: float = 0.8
     chunk: int = 4
     prompt: int = 0
 
 
 async def measure(case: Case, around: Surroundings) -> dict[str, Any]:
-    """The figures of one case, all per round of the measured time. Raises StartError."""
+    """The figures of one case, over its measured time. Raises StartError."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         async with _processes(case, around, folder) as (address, metrics, pid):
             figures = await _load(case, around, address, metrics, pid)
-        taken = json.loads((folder / "taken").read_text())
-    return figures | _turnaround(taken[len(taken) // 5 :])
+        stayed = json.loads((folder / "stayed").read_text())
+    return figures | {f"{kind}_us": _parts(every) for kind, every in stayed.items()}
 
 
 @asynccontextmanager
@@ -104,6 +104,7 @@ async def _load(
         "mb_per_round": 1e-6 * spent["states"] / rounds,
         "rounds_per_s": rounds / spent["wall"],
         "cpu_ms_per_round": 1e3 * spent["cpu"] / rounds,
+        "cpu_ms_per_token": 1e3 * spent["cpu"] / spent["tokens"],
         "rounds_per_cpu_s": rounds / spent["cpu"],
         "yardstick_ms": median(strokes),
         "fastest_ms": quantiles(strokes, n=20)[0],
@@ -157,6 +158,7 @@ async def _reading(pid: int, metrics: str) -> dict[str, float]:
         "wall": time.perf_counter(),
         "cpu": cpu_seconds(pid) or 0.0,
         "rounds": _sum(page, "paceline_rounds_total"),
+        "tokens": _sum(page, "paceline_emitted_tokens_total"),
         "states": _sum(page, "paceline_states_bytes_total", 'fate="sent"'),
     }
 
@@ -172,11 +174,13 @@ def _sum(page: str, name: str, label: str = "") -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-def _turnaround(taken: list[int]) -> dict[str, Any]:
-    if len(taken) < 100:
-        return {"verdict_to_verify_us": None}
-    cuts = quantiles(taken, n=100)
-    return {"verdict_to_verify_us": {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}}
+def _parts(taken: list[int]) -> dict[str, float] | None:
+    """Percentiles of what was taken once all were warm; None of too few."""
+    warm = taken[len(taken) // 5 :]
+    if len(warm) < 100:
+        return None
+    cuts = quantiles(warm, n=100)
+    return {"p50": cuts[49], "p99": cuts[98]}
 
 
 # --- processes --------------------------------------------------------------------------
@@ -192,7 +196,7 @@ def _workers(case: Case, around: Surroundings, folder: Path) -> ProcessSpec:
 
 def _orchestrator(case: Case, folder: Path, settings: dict[str, str]) -> ProcessSpec:
     ready = folder / "ready"
-    argv = (sys.executable, str(Path(__file__).with_name("watched.py")), str(folder / "taken"))
+    argv = (sys.executable, str(Path(__file__).with_name("watched.py")), str(folder / "stayed"))
     environment = settings | {"PACELINE_READY_FILE": str(ready)} | _path(case.tree)
     return ProcessSpec("orchestrator", argv, ready, folder / "orchestrator.log", environment)
 
@@ -203,7 +207,7 @@ def _path(tree: Path) -> dict[str, str]:
 
 def _settings(case: Case, around: Surroundings, workers: str, sink: str) -> dict[str, str]:
     settings = {
-        "PACELINE_PORT": "0", "PACELINE_VERIFIER_ADDRESSES": workers,
+        "PACELINE_PORT": "0", "PACELINE_PROTOCOL": "2", "PACELINE_VERIFIER_ADDRESSES": workers,
         "PACELINE_DRAFTER_ADDRESSES": workers,
         "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_FALLBACK": "false",
         "PACELINE_GRACE": "0.2", "PACELINE_DETACH_GRACE": "0",

@@ -15,7 +15,7 @@ from bench.loop_floor.serving import served_floor
 from bench.options import FIXED, NO_DRAFTS, PLAIN, RULES
 from bench.runner import ORCHESTRATOR, Configuration
 from bench.synthetic.traces import DRAFTED
-from orchestrator.core.pacing import POLICIES
+from orchestrator.session.options import POLICIES
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
 from services.contract.errors import StartError

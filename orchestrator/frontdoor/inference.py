@@ -43,6 +43,7 @@ from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, p
 from orchestrator.session.offered_model import OfferedModel
 from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
+from orchestrator.session.pacing_memory import Policies
 from orchestrator.session.ports import (
     Call,
     Created,
@@ -52,7 +53,7 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
-from orchestrator.session.record_size import stored_size
+from orchestrator.session.record_size import most_stored, stored_size
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import dump_spec, load_spec
@@ -145,6 +146,7 @@ class Inference:
             *(pool, target, recorder, options, self._admission, self._initial_states, clock),
             on_costly=self._forms.blame,
             hub=self._hub,
+            policies=Policies(self.offer, options) if self._hub is None else None,
         )
         self._scoring = Scoring(pool, options.limits, self._hub)
 
@@ -719,8 +721,7 @@ def _stays(key: SessionKey, record: NewSession, place: Reservation, *, ended: bo
 
 def _most_stored(resolved: int, spec: SessionSpec) -> int:
     """Bytes of the store that a session may come to take."""
-    most = spec.sampling.max_tokens
-    return stored_size(resolved, len(spec.prompt), most, most)
+    return most_stored(resolved, len(spec.prompt), spec.sampling.max_tokens)
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:

@@ -18,7 +18,8 @@ from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
-from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey, Workers
+from orchestrator.session.pacing_memory import Policies
+from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
@@ -49,7 +50,6 @@ _NONE = Past()
 class _Common(TypedDict):
     """What drivers of every protocol are given."""
 
-    workers: Workers
     store: SessionKeeper
     recorder: Recorder
     on_end: Callable[[Driver], None]
@@ -75,10 +75,11 @@ class LiveSessions:
         clock: Callable[[], float],
         on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
         hub: Hub | None = None,
+        policies: Policies | None = None,
     ) -> None:
         """`on_costly` is told of formats that took a session of a tenant too much.
 
-        `hub`: there where verifiers run the sessions.
+        `hub`: there where verifiers run the sessions; `policies`: elsewhere.
         """
         self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
@@ -89,7 +90,7 @@ class LiveSessions:
         self._speculation = 1.0
         self._ended = SpecTotals()
         self.draining = False
-        self._hub = hub
+        self._hub, self._policies = hub, policies
 
     def __len__(self) -> int:
         return len(self._drivers)
@@ -145,9 +146,7 @@ class LiveSessions:
         text: TextStream,
     ) -> Driver:
         """Who leads it, by the protocol of new sessions."""
-        begun = key, spec, term, past.committed, text
         common: _Common = {
-            "workers": self._pool,
             "store": keeper,
             "recorder": self._recorder,
             "on_end": lambda ended: self._forget(ended, place),
@@ -159,10 +158,14 @@ class LiveSessions:
             "home": past.home,
         }
         if self._hub is None:
-            state = self._initial_states.state(*begun)
-            return SessionDriver(key, spec, state, text, record, **common)
-        steered = self._initial_states.steered(*begun)
-        return SteeredDriver(key, spec, steered, text, record, hub=self._hub, **common)
+            assert self._policies is not None
+            config = self._initial_states.config(key, spec, term, text)
+            asking = self._policies.state(config, past.committed)
+            return SessionDriver(key, spec, asking, text, record, workers=self._pool, **common)
+        state = self._initial_states.state(key, spec, term, past.committed, text)
+        return SteeredDriver(
+            key, spec, state, text, record, hub=self._hub, workers=self._pool, **common
+        )
 
     def abort(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""
@@ -236,8 +239,9 @@ class LiveSessions:
             _leave_record(driver, place.record)
             place.leave()
             self._share_out()
-            if isinstance(driver, SessionDriver):
-                self._initial_states.learn(driver.key, driver.state)
+            if self._policies is not None and isinstance(driver, SessionDriver):
+                self._policies.learn(driver.state)
+            self._initial_states.learn(driver.key, driver.state.config, driver.totals)
             self._ended.join(driver.totals)
             if driver.given_up is not None and driver.given_up.costly:
                 self._on_costly(driver.spec.sampling.response_format, driver.key.tenant)

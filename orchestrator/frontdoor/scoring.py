@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from orchestrator.core.placement import Wanted
 from orchestrator.session.logprobs import PackedRow, pack_row
 from orchestrator.steering.config import Limits
 from orchestrator.steering.logprobs import new_rows, rows_fit
 from orchestrator.steering.ports import Hub, Said, Taken
+from orchestrator.workers.placement import Wanted
 from services.contract.errors import (
     DeadlinePassed,
     Draining,

@@ -63,6 +63,9 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
     }
     if record.draft_tokens:
         about[names.ACCEPTANCE_RATE] = record.accepted_tokens / record.draft_tokens
+        about[names.DRAFT_AGE] = record.age_ms
+    if record.hold_ms:
+        about[names.HOLD_MS] = record.hold_ms
     if record.discarded_tokens:
         about[names.DISCARDED_TOKENS] = record.discarded_tokens
     if record.bad_q_rows:

@@ -7,8 +7,8 @@ counted by its own orchestrator alone, so the figures of all add up.
 from __future__ import annotations
 
 from orchestrator.core.state import State
+from orchestrator.recorder.known import Known
 from orchestrator.steering.config import Phase
-from orchestrator.steering.state import State as SteeredState
 
 
 def queued_tokens(state: State) -> int:
@@ -23,7 +23,7 @@ def queued_tokens(state: State) -> int:
     return sum(1 + len(block.piece.tree) for block in state.live)
 
 
-def wants_drafts(state: State | SteeredState) -> bool:
+def wants_drafts(state: State) -> bool:
     """Whether the session wants drafts, with or without a drafter.
 
     Not while pacing rests or the load allows no drafts: a drafter would be idle.
@@ -37,17 +37,31 @@ def decodes_plainly(state: State) -> bool:
     return drafter is None or not drafter.opened or state.policy.window == 0
 
 
-def steered_tokens(state: SteeredState) -> int:
-    """`queued_tokens` of a session whose verifier runs it: it waits for its next step."""
-    if state.phase is not Phase.RUNNING:
+def steered_tokens(known: Known) -> int:
+    """`queued_tokens` of a session whose verifier runs it: what its next step is likely to have."""
+    state = known.steered
+    if state is None or state.phase is not Phase.RUNNING:
         return 0
     if state.verifier is None or not state.verifier.opened:
         return len(state.config.prompt) + len(state.committed)
-    return int(state.limit > len(state.committed))
+    return 1 + known.drafted if state.limit > len(state.committed) else 0
 
 
-def steered_plainly(state: SteeredState) -> bool:
+def steered_wants(known: Known) -> bool:
+    """`wants_drafts` of a session whose verifier runs it."""
+    state = known.steered
+    if state is None or state.phase is not Phase.RUNNING or known.rests:
+        return False
+    return state.wants_drafter and state.window > 0
+
+
+def steered_plainly(known: Known) -> bool:
     """`decodes_plainly` of a session whose verifier runs it, and may draft for it."""
+    state = known.steered
+    if state is None:
+        return False
+    if known.rests:
+        return True
     drafter, verifier = state.drafter, state.verifier
     if verifier is not None and verifier.opened and verifier.method:
         return False

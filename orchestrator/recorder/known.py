@@ -12,6 +12,7 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.config import SessionConfig
 from orchestrator.steering.rounds import Commit, RoundRecord
 from orchestrator.steering.state import State as SteeredState
+from services.contract.frames import WaitReason
 from services.contract.types import Origin, Role
 from services.runtime.telemetry.names import RoundOutcome
 
@@ -31,6 +32,16 @@ class Known:
     rounds: dict[int, str | None] = field(default_factory=dict)
     # When rounds went to the store.
     storing: dict[int, float] = field(default_factory=dict)
+    # How far its drafter was told to be ahead; None: not told. The draft tokens of its last step.
+    window: int | None = None
+    drafted: int = 0
+    # Why a step without a draft, if it was its last one, had none.
+    fallback: str = ""
+    # Why it takes no part in steps, as its verifier said last.
+    waits: WaitReason | None = None
+    # Who reads its text, in which opening, and how long that is; whether steps came of it already.
+    reading: tuple[str, int, int] | None = None
+    begun: bool = False
     opened: set[Role] = field(default_factory=set)
     totals: SpecTotals = field(default_factory=SpecTotals)
     emitted: int = 0
@@ -39,6 +50,15 @@ class Known:
     last_at: float = 0.0
     finish: str = ""
     error: str = ""
+
+    @property
+    def rests(self) -> bool:
+        """Whether whoever drafts for it was told to draft nothing, as that does not pay."""
+        state = self.steered
+        if state is None or self.window != 0:
+            return False
+        here = state.verifier is not None and bool(state.verifier.method)
+        return here or state.drafter is not None
 
 
 def outcomes(commit: Commit) -> list[tuple[RoundRecord, str]]:

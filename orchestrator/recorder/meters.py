@@ -84,6 +84,8 @@ class Meters:
         self._round_seconds.record(record.round_ms / 1e3)
         self._verify_seconds.record(record.verify_ms / 1e3)
         self._queue_seconds.record(record.queue_ms / 1e3)
+        if record.hold_ms:
+            self.starved.add(record.hold_ms / 1e3)
         if record.draft_tokens:
             self._draft(record)
 

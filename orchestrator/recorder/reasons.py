@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core.events import WorkerLost
 from orchestrator.core.state import State
+from orchestrator.recorder.known import Known
 from orchestrator.steering.events import WorkerLost as SteeredLost
-from orchestrator.steering.state import State as SteeredState
 from services.runtime.telemetry.names import Cause, Fallback
 
 
@@ -25,13 +25,16 @@ def fallback(state: State) -> str:
     return Fallback.LOAD if state.cap == 0 else Fallback.NOTHING_READY
 
 
-def steered_fallback(state: SteeredState) -> str:
+def steered_fallback(known: Known) -> str:
     """The same of a session whose verifier takes what draft there is."""
-    drafter, verifier = state.drafter, state.verifier
-    if not state.config.method:
+    state = known.steered
+    if state is None or not state.config.method:
         return ""
+    drafter, verifier = state.drafter, state.verifier
     if state.cap == 0:
         return Fallback.LOAD
+    if known.rests:
+        return Fallback.DOES_NOT_PAY
     if verifier is not None and verifier.method:
         return Fallback.NOTHING_READY
     if not state.wants_drafter:

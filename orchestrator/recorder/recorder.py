@@ -7,6 +7,7 @@ and no span. Nothing here waits: exporters run in threads of their own.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -40,6 +41,7 @@ from orchestrator.recorder.demand import (
     queued_tokens,
     steered_plainly,
     steered_tokens,
+    steered_wants,
     wants_drafts,
 )
 from orchestrator.recorder.known import Known, outcomes
@@ -53,6 +55,7 @@ from orchestrator.steering.events import Action as SteeredAction
 from orchestrator.steering.events import Event as SteeredEvent
 from orchestrator.steering.rounds import Commit
 from orchestrator.steering.state import State as SteeredState
+from services.contract.frames import WaitReason
 from services.contract.states import Fate
 from services.contract.types import OpenVerify, Role, Verify
 from services.runtime.telemetry import Telemetry, names
@@ -72,11 +75,12 @@ class Recorder:
         self._meters = Meters(telemetry)
         self._sessions: dict[str, Known] = {}
         telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
+        telemetry.gauge(names.WAITING, self._waiting)
         self._turns = SteeredTurns(self._meters)
         for name, of, of_steered in (
             (names.PLAIN_SESSIONS, decodes_plainly, steered_plainly),
             (names.VERIFY_QUEUE, queued_tokens, steered_tokens),
-            (names.DRAFTERS_WANTED, wants_drafts, wants_drafts),
+            (names.DRAFTERS_WANTED, wants_drafts, steered_wants),
         ):
             telemetry.gauge(name, partial(self._sum, of, of_steered))
 
@@ -133,8 +137,8 @@ class Recorder:
     ) -> None:
         """An event of a steered session, the actions that it led to, and the state around it."""
         if (known := self._sessions.get(session)) is not None:
-            known.steered = after
             self._turns.hear(known, event, before)
+            known.steered = after
             for action in actions:
                 self._turns.see(known, action, event.at)
 
@@ -297,12 +301,16 @@ class Recorder:
             if known.spans is not None:
                 known.spans.abandoned(round, at)
 
+    def _waiting(self) -> Iterable[tuple[float, tuple[str, ...]]]:
+        counted = Counter([known.waits for known in self._sessions.copy().values()])
+        return [(counted[reason], (reason.name.lower(),)) for reason in WaitReason]
+
     def _sum(
-        self, of: Callable[[State], int], of_steered: Callable[[SteeredState], int]
+        self, of: Callable[[State], int], of_steered: Callable[[Known], int]
     ) -> Iterable[tuple[float, tuple[str, ...]]]:
         every = self._sessions.copy().values()
         states = [known.state for known in every if known.state is not None]
-        steered = [known.steered for known in every if known.steered is not None]
+        steered = [known for known in every if known.steered is not None]
         return [(sum(map(of, states)) + sum(map(of_steered, steered)), ())]
 
 

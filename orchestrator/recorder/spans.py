@@ -123,8 +123,9 @@ class SessionSpans:
             about[names.FALLBACK] = fallback
         start, end = self._ns(record.started_at), self._ns(record.ended_at)
         if record.draft_tokens:
-            drafting = start - int(record.draft_ms * 1e6)
-            self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
+            came = start + int((record.queue_ms - record.age_ms) * 1e6)
+            drafting = came - int(record.draft_ms * 1e6)
+            self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, came)
         rule: Mapping[str, AttributeValue] = {names.MODE: about[names.MODE]}
         verify = verifying_of(self._root, record.epoch, record.base_len)
         self._children.emit(names.SPEC_VERIFY, verify, place, start, end, rule)

@@ -19,8 +19,10 @@ from orchestrator.steering.events import (
     StatesTold,
     StepsTaken,
     Suspend,
+    Waited,
     WorkerLost,
 )
+from orchestrator.steering.ports import Taken
 from orchestrator.steering.rounds import Commit
 from orchestrator.steering.state import State
 from services.contract.states import Fate
@@ -38,25 +40,23 @@ class SteeredTurns:
         """What happened, to the session as it was before."""
         match event:
             case StepsTaken(_, _, taken):
+                self._took(known, taken)
                 if before.config.states.layers:
                     self._meters.states(Fate.RECEIVED, sum(len(one.row.states) for one in taken))
-                if known.spans is not None:
-                    self._has_started(known, Role.VERIFIER, event.worker, event.at, before)
             case Persisted():
                 for round in [waiting for waiting in known.storing if waiting <= event.round]:
                     self._meters.store_seconds.record(event.at - known.storing.pop(round))
                 if known.spans is not None:
                     known.spans.stored(event.round, event.at)
+            case Waited(_, _, reason):
+                known.waits = reason
             case StatesTold():
                 self._meters.states(Fate.RECEIVED, len(event.states.states))
             case Started(at, role, worker, opening, cached):
-                attached = before.verifier if role is Role.VERIFIER else before.drafter
-                if attached is None or (attached.worker, attached.opening) != (worker, opening):
-                    return
                 if role is Role.VERIFIER:
-                    tokens = len(before.config.prompt) + len(before.committed)
-                    self._meters.prefilled(tokens, min(cached, tokens))
-                if known.spans is not None:
+                    if known.reading is not None and known.reading[:2] == (worker, opening):
+                        self._has_read(known, cached, at)
+                elif known.spans is not None:
                     known.spans.opened(role, worker, opening, cached, at)
             case WorkerLost(at, role, worker) if known.spans is not None:
                 attached = before.verifier if role is Role.VERIFIER else before.drafter
@@ -66,11 +66,33 @@ class SteeredTurns:
             case _:
                 pass
 
-    def _has_started(self, known: Known, role: Role, worker: str, at: float, state: State) -> None:
-        """A step says, as a word of the worker does, that the session was open."""
-        verifier = state.verifier
-        if known.spans is not None and verifier is not None and not verifier.opened:
-            known.spans.opened(role, worker, verifier.opening, 0, at)
+    def _took(self, known: Known, taken: tuple[Taken, ...]) -> None:
+        known.waits = None
+        known.begun = True
+        # Of the last steps all workers are released.
+        known.fallback = steered_fallback(known)
+        known.drafted = len(taken[-1].row.judged)
+        for one in taken:
+            if one.window is not None:
+                known.window = one.window
+
+    def _has_read(self, known: Known, cached: int, at: float) -> None:
+        """A verifier has the session's text, of which it found so many tokens."""
+        assert known.reading is not None
+        worker, opening, tokens = known.reading
+        known.reading = None
+        self._meters.prefilled(tokens, min(cached, tokens))
+        if known.spans is not None:
+            known.spans.opened(Role.VERIFIER, worker, opening, cached, at)
+
+    def _released(self, known: Known, release: Release, at: float) -> None:
+        """Whose first steps were its last ones says no more what it found."""
+        if release.role is Role.VERIFIER and known.reading is not None and known.begun:
+            self._has_read(known, 0, at)
+        if known.spans is not None:
+            known.spans.released(release.role, at)
+            if known.steered is not None and known.steered.phase is Phase.RUNNING:
+                known.spans.lost(release.role, release.worker, Cause.FAILED, at)
 
     def see(self, known: Known, action: Action, at: float) -> None:
         """What the session asks for, or has come to."""
@@ -81,10 +103,8 @@ class SteeredTurns:
                 self.emitted(known, len(commit.token_ids), at)
             case Start():
                 self._opening(known, action, at)
-            case Release(role, worker) if known.spans is not None:
-                known.spans.released(role, at)
-                if known.steered is not None and known.steered.phase is Phase.RUNNING:
-                    known.spans.lost(role, worker, Cause.FAILED, at)
+            case Release():
+                self._released(known, action, at)
             case Finish(ending):
                 known.finish = ending.reason.name.lower()
             case Suspend(reason):
@@ -101,11 +121,10 @@ class SteeredTurns:
         known.last_at = at
 
     def _conclude(self, known: Known, commit: Commit, at: float) -> None:
-        meters, spans, state = self._meters, known.spans, known.steered
-        reason = steered_fallback(state) if state is not None else ""
+        meters, spans = self._meters, known.spans
         known.storing[commit.record.round] = at
         for record, outcome in outcomes(commit):
-            plain = "" if record.draft_tokens else reason
+            plain = "" if record.draft_tokens else known.fallback
             if plain:
                 meters.fallbacks.add(1, plain)
             known.totals.add(record)
@@ -118,9 +137,12 @@ class SteeredTurns:
 
     def _opening(self, known: Known, start: Start, at: float) -> None:
         role, message = start.role, start.message
+        known.window = known.waits = None
+        tokens = len(message.prompt) + len(message.output)
+        if role is Role.VERIFIER:
+            known.reading, known.begun = (start.worker, message.opening, tokens), False
         if role in known.opened:
             self._meters.migrations.add(1, role.value)
         known.opened.add(role)
         if known.spans is not None:
-            tokens = len(message.prompt) + len(message.output)
             known.spans.opening(role, start.worker, message.opening, tokens, at)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from orchestrator.core import rounds
 from orchestrator.core.events import (
@@ -48,14 +48,8 @@ from orchestrator.core.state import State
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.placing import Placing
-from orchestrator.session.ports import (
-    GivenUp,
-    NewSession,
-    Recorder,
-    SessionKeeper,
-    SessionKey,
-    Workers,
-)
+from orchestrator.session.ports import GivenUp, NewSession, SessionKeeper, SessionKey
+from orchestrator.session.ports import Workers as Placed
 from orchestrator.session.prompt_scores import put_scores
 from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
@@ -72,7 +66,46 @@ from services.contract.errors import (
     PacelineError,
     SessionAborted,
 )
-from services.contract.types import FinishReason, PromptScores, Role, VerifyOpened
+from services.contract.types import (
+    DrafterCommand,
+    FinishReason,
+    PromptScores,
+    Role,
+    VerifierCommand,
+    VerifyOpened,
+)
+
+
+class Workers(Placed, Protocol):
+    """The links to workers."""
+
+    def hands_over(self, drafter: str, verifier: str) -> bool:
+        """Whether the verifier shares the drafter's process and can take its trees by itself."""
+        ...
+
+    def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
+        """Send a command for a session; swallowed by a worker that is gone."""
+        ...
+
+    def release(self, worker: str, session: str) -> None:
+        """Close the session on the worker."""
+        ...
+
+
+class Recorder(Protocol):
+    """Telemetry's one seam: it sees every event with the actions it led to."""
+
+    def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
+        """Called after each step, once workers were told, before anything is stored."""
+        ...
+
+    def traceparent(self, session: str) -> str:
+        """W3C trace context of the session's span; empty when nothing is traced."""
+        ...
+
+    def round_traceparent(self, session: str, round: int) -> str:
+        """W3C trace context for a round that is about to leave; empty: that of the opening."""
+        ...
 
 
 class SessionDriver:

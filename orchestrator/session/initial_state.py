@@ -1,28 +1,24 @@
-"""From a checked request to the round machine's first state."""
+"""From a checked request to the first state of its session."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
 
-from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
-from orchestrator.core.rounds import new_session
-from orchestrator.core.state import State
 from orchestrator.session.offered_model import OfferedModel
-from orchestrator.session.options import Options
-from orchestrator.session.pacing_memory import Paces, PacingMemory
+from orchestrator.session.options import DEFAULT_POLICY, Options
+from orchestrator.session.paces import Paces
 from orchestrator.session.ports import SessionKey
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.tenants import cache_scope, phrase_scope
+from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.config import (
-    SMALL_TREE,
     SMALL_TREE_DEPTH,
     SMALL_TREE_WIDTH,
     SessionConfig,
     largest_block,
 )
-from orchestrator.steering.state import State as SteeredState
-from orchestrator.steering.state import new_session as steered_session
+from orchestrator.steering.state import State, new_session
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
 
@@ -32,11 +28,11 @@ DEFAULT_TREE_DEPTH = 4
 
 
 class InitialStates:
-    """First states of sessions, each with what earlier sessions learned."""
+    """First states of sessions; which method they draft by, where that is open, is learned."""
 
     def __init__(self, offer: OfferedModel, options: Options) -> None:
         self._offer, self._options = offer, options
-        self._pacing_memory, self._paces = PacingMemory(), Paces()
+        self._paces = Paces()
 
     def state(
         self,
@@ -47,23 +43,12 @@ class InitialStates:
         text: TextStream,
     ) -> State:
         """The first state of an owner's term; `text` stands behind `committed`."""
-        config = self._whole(key, spec, term, text)
-        return new_session(config, self.policy(config), committed)
+        return new_session(self.config(key, spec, term, text), 0, committed)
 
-    def steered(
-        self,
-        key: SessionKey,
-        spec: SessionSpec,
-        term: int,
-        committed: tuple[int, ...],
-        text: TextStream,
-    ) -> SteeredState:
-        """The same of a session whose verifier runs it."""
-        return steered_session(self._whole(key, spec, term, text), 0, committed)
-
-    def _whole(
+    def config(
         self, key: SessionKey, spec: SessionSpec, term: int, text: TextStream
     ) -> SessionConfig:
+        """What a session is opened with."""
         config = self._with_its_method(key, self._config(key, spec, term), spec)
         if config.estimated and self._offer.learns_from_rows(config.method):
             config = replace(config, top_rows=WIDTH)
@@ -71,25 +56,11 @@ class InitialStates:
             config = replace(config, states=self._offer.states(config.methods))
         return replace(config, find_stop=text.scan) if spec.stop else config
 
-    def learn(self, key: SessionKey, state: State) -> None:
-        """Keep what an ended session learned."""
-        self._pacing_memory.remember(state)
-        if state.config.method in self._offer.default_methods():
-            self._paces.remember(key.tenant, state)
-
-    def policy(self, config: SessionConfig) -> Policy:
-        """The session's first pacing policy."""
-        policy = make_policy(
-            self._options.pacing,
-            config.window,
-            fallback=self._options.fallback,
-            exact=config.mode.exact_match,
-            trees=config.num_candidates > 1,
-            most_nodes=SMALL_TREE if config.estimated else 0,
-            chained=config.limits.max_in_flight > 1,
-            seed=config.seed,
-        )
-        return self._pacing_memory.seeded(config, policy, self._offer.step_times())
+    def learn(self, key: SessionKey, config: SessionConfig, totals: SpecTotals) -> None:
+        """Keep how fast an ended session was."""
+        if config.estimated and config.method in self._offer.default_methods():
+            pace = totals.emitted_tokens, totals.ms
+            self._paces.remember(key.tenant, config.mode, config.method, *pace)
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""
@@ -136,11 +107,17 @@ class InitialStates:
             cache_scope=prefixes,
             fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
             priority=spec.priority,
-            pacing="" if options.pacing == DEFAULT_POLICY else options.pacing,
+            pacing=self._pacing(),
             synchronous=synchronous,
             plain_ahead=not synchronous,
             limits=options.limits,
         )
+
+    def _pacing(self) -> str:
+        """What verifiers are told of it; drafts that are never to rest are taken as they come."""
+        if self._options.pacing != DEFAULT_POLICY:
+            return self._options.pacing
+        return "" if self._options.fallback else "eager"
 
     def _with_its_method(
         self, key: SessionKey, config: SessionConfig, spec: SessionSpec

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from orchestrator.core.placement import Wanted
 from orchestrator.session.modes import SHORT_BLOCK
 from orchestrator.session.options import Options
 from orchestrator.session.served_model import ServedModel, parse_defaults
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.workers.placement import Wanted
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from orchestrator.core.pacing import DEFAULT_POLICY
 from orchestrator.session.output import LOGPROBS_KEPT
 from orchestrator.steering.config import Limits
+
+DEFAULT_POLICY = "thompson"
+POLICIES = (DEFAULT_POLICY, "matched", "eager", "fixed")
+"""How verifiers decide how much of a draft they judge, by name; see `draft_budget`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from orchestrator.core.placement import Wanted
 from orchestrator.session.ports import SessionKey, Workers
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.steering.config import SessionConfig
+from orchestrator.workers.placement import Wanted
 from services.contract.states import gives
 from services.contract.types import Role, WorkerDescription
 

@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from orchestrator.core.events import Action, Event
-from orchestrator.core.placement import Wanted
-from orchestrator.core.state import State
+from orchestrator.workers.placement import Wanted
 from services.contract.errors import PacelineError
-from services.contract.types import (
-    DrafterCommand,
-    FinishReason,
-    SessionStatus,
-    VerifierCommand,
-    WorkerDescription,
-)
+from services.contract.types import FinishReason, SessionStatus, WorkerDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,32 +312,4 @@ class Workers(Protocol):
 
     def opening_s(self, worker: str, tokens: int) -> float:
         """Expected seconds to open a session with so many tokens of text on the worker."""
-        ...
-
-    def hands_over(self, drafter: str, verifier: str) -> bool:
-        """Whether the verifier shares the drafter's process and can take its trees by itself."""
-        ...
-
-    def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
-        """Send a command for a session; swallowed by a worker that is gone."""
-        ...
-
-    def release(self, worker: str, session: str) -> None:
-        """Close the session on the worker."""
-        ...
-
-
-class Recorder(Protocol):
-    """Telemetry's one seam: it sees every event with the actions it led to."""
-
-    def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
-        """Called after each step, once workers were told, before anything is stored."""
-        ...
-
-    def traceparent(self, session: str) -> str:
-        """W3C trace context of the session's span; empty when nothing is traced."""
-        ...
-
-    def round_traceparent(self, session: str, round: int) -> str:
-        """W3C trace context for a round that is about to leave; empty: that of the opening."""
         ...

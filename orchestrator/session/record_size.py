@@ -14,5 +14,10 @@ def stored_size(resolved: int, prompt: int, output: int, rounds: int) -> int:
     return _KEYS + resolved + _TOKEN * (prompt + output) + _ROUND * min(rounds, _ROUNDS_KEPT)
 
 
+def most_stored(resolved: int, prompt: int, output: int) -> int:
+    """The same of at most so many tokens, each a round: of two in one commit there are three."""
+    return stored_size(resolved, prompt, output, output + output // 2)
+
+
 FORGOTTEN = _KEYS
 """What is left of an ephemeral session that has ended."""

@@ -13,7 +13,8 @@ class SpecTotals:
     """Sums over rounds; discarded blocks are left out.
 
     `histogram[i]` counts rounds with a draft in which exactly i tokens were accepted;
-    `by_source` has (drafted, accepted) of each `DraftSource` that had any.
+    `by_source` has (drafted, accepted) of each `DraftSource` that had any; `ms`: milliseconds that
+    the rounds took, their queue included.
     """
 
     target_steps: int = 0
@@ -23,10 +24,12 @@ class SpecTotals:
     accepted_tokens: int = 0
     histogram: list[int] = field(default_factory=list)
     by_source: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ms: float = 0.0
 
     def add(self, record: RoundRecord) -> None:
         """Count one verified round."""
         self.target_steps += 1
+        self.ms += record.round_ms
         self.emitted_tokens += record.emitted_tokens
         if record.draft_tokens:
             accepted = record.accepted_tokens
@@ -47,6 +50,7 @@ class SpecTotals:
         """Add another's sums."""
         self.target_steps += other.target_steps
         self.emitted_tokens += other.emitted_tokens
+        self.ms += other.ms
         self.spec_steps += other.spec_steps
         self.draft_tokens += other.draft_tokens
         self.accepted_tokens += other.accepted_tokens

@@ -43,6 +43,7 @@ from orchestrator.steering.events import (
     Persisted,
     Reattached,
     Release,
+    SetDraftedFor,
     SetWindow,
     Start,
     Started,
@@ -71,6 +72,7 @@ from services.contract.worker_messages import (
     StartVerify,
     TextStates,
 )
+from services.contract.worker_messages import SetDraftedFor as DraftedForMessage
 from services.contract.worker_messages import SetWindow as WindowMessage
 
 
@@ -309,6 +311,8 @@ class SteeredDriver:
                 self._start(action)
             case SetWindow(worker, window):
                 self._hub.send(worker, WindowMessage(self._handle, window))
+            case SetDraftedFor(worker, drafted_for):
+                self._hub.send(worker, DraftedForMessage(self._handle, drafted_for))
             case TellStates(worker, states):
                 self._hub.send(worker, states)
             case Release(role, worker):

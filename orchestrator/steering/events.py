@@ -186,6 +186,13 @@ class SetWindow(NamedTuple):
     window: int
 
 
+class SetDraftedFor(NamedTuple):
+    """Tell the verifier whether a drafter has the session from now on."""
+
+    worker: str
+    drafted_for: bool
+
+
 class TellStates(NamedTuple):
     """Tell the drafter states of the target."""
 
@@ -230,6 +237,7 @@ Action = (
     | Start
     | Grant
     | SetWindow
+    | SetDraftedFor
     | TellStates
     | Persist
     | Emit

@@ -255,7 +255,8 @@ class Hub:
             if fault := route.fault(row):
                 self._links.cut(worker, fault)
                 return
-            counted.append((route, Taken(row, facts)))
+            window = frame.windows[place] if frame.windows else None
+            counted.append((route, Taken(row, facts, window)))
             if route.drafter:
                 drafters.setdefault(route.drafter, []).append(place)
         for route, taken in counted:

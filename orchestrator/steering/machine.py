@@ -15,8 +15,8 @@ What an event does in each phase; `-`: nothing, it is late or comes too early.
     Detached        note    note     -          -          -
     Reattached      note    note     -          -          -
     AbortRequested  end     end      -          -          -
-    Tick            -       give up  -          -          -
-    StoodStill      -       wait     -          -          -
+    Tick            -       give up  give up    -          -
+    StoodStill      -       wait     wait       -          -
 
 Rules over all events (openings.py, taking.py, storing.py and credit.py open with theirs):
 
@@ -62,6 +62,7 @@ from orchestrator.steering.openings import (
     on_states,
     on_waited,
     suspend,
+    tell_of_the_drafter,
 )
 from orchestrator.steering.rounds import Ending, SuspendReason
 from orchestrator.steering.state import Attached, State, Turn
@@ -79,11 +80,11 @@ def step(state: State, event: Event) -> tuple[State, list[Action]]:
     match state.phase:
         case Phase.RUNNING:
             _run(turn, event)
+            tell_of_the_drafter(turn, state)
         case Phase.NEW:
             _begin(turn, event)
         case Phase.FINISHING:
-            if isinstance(event, Persisted):
-                on_persisted(turn, event)
+            _finish(turn, event)
         case Phase.SUSPENDED | Phase.DONE:
             pass
         case _:
@@ -143,6 +144,18 @@ def _run(turn: Turn, event: Event) -> None:
             assert_never(event)
 
 
+def _finish(turn: Turn, event: Event) -> None:
+    match event:
+        case Persisted():
+            on_persisted(turn, event)
+        case Tick() if turn.now >= turn.began_at + turn.config.limits.deadline:
+            suspend(turn, SuspendReason.DEADLINE)
+        case StoodStill():
+            _on_stood_still(turn, event.seconds)
+        case _:
+            pass
+
+
 def _abort(turn: Turn) -> None:
     turn.release_all()
     turn.phase, turn.pending, turn.storing = Phase.DONE, None, None
@@ -154,10 +167,12 @@ def _abort(turn: Turn) -> None:
 
 def next_wake(state: State, now: float) -> float | None:
     """When the machine wants its next Tick, if nothing else happens before."""
-    if state.phase is not Phase.RUNNING:
+    if state.phase not in (Phase.RUNNING, Phase.FINISHING):
         return None
     limits = state.config.limits
     wake = state.began_at + limits.deadline
+    if state.phase is Phase.FINISHING:
+        return wake
     if state.detached_at is not None:
         wake = min(wake, state.detached_at + limits.detach_grace)
     if state.silent_at is not None:

@@ -20,7 +20,9 @@
    its opening. Without one they are dropped, and so are those of an earlier opening.
 8. A verifier is opened with the largest window there is, and told of a smaller one behind that: no
    later one passes its first.
-9. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
+9. A verifier knows at any time whether a drafter has opened the session: without one it waits for
+   no draft.
+10. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from orchestrator.steering.config import Phase
 from orchestrator.steering.credit import limit_of
 from orchestrator.steering.events import (
     Capped,
+    SetDraftedFor,
     SetWindow,
     Start,
     Started,
@@ -43,6 +46,7 @@ from orchestrator.steering.rounds import SuspendReason
 from orchestrator.steering.state import (
     MOST_DOUBLINGS,
     Attached,
+    State,
     Turn,
     capped,
     methods_of_a_drafter,
@@ -97,14 +101,13 @@ def _open_verifier(turn: Turn, event: WorkerAttached, due: float) -> None:
     turn.verifiers = turn.verifiers._replace(openings=opening)
     turn.verifier = Attached(event.worker, opening, due, method=local)
     turn.limit = limit_of(turn)
+    method = methods_of_a_drafter(turn.config, turn.verifier)
+    if turn.drafter is not None and turn.drafter.method != method:
+        turn.release(Role.DRAFTER)
     turn.actions.append(Start(Role.VERIFIER, event.worker, _start_verify(turn, turn.verifier)))
     most = turn.config.largest_block
     if (window := capped(most, turn.cap)) < most:
         turn.actions.append(SetWindow(event.worker, window))
-    if turn.drafter is not None and turn.drafter.method != methods_of_a_drafter(
-        turn.config, turn.verifier
-    ):
-        turn.release(Role.DRAFTER)
     turn.need_workers()
 
 
@@ -135,7 +138,7 @@ def _start_verify(turn: Turn, verifier: Attached) -> StartVerify:
         depth=config.window,
         method=verifier.method,
         first_drafts=turn.drafters.first,
-        drafted_for=bool(methods_of_a_drafter(config, verifier)),
+        drafted_for=has_opened(turn.drafter),
         cache_scope=config.cache_scope,
         fork_scope=config.fork_scope,
         phrase_scope=config.phrase_scope,
@@ -198,6 +201,20 @@ def _started_otherwise(turn: Turn, event: Started, attached: Attached) -> None:
         reason = "it opened what nobody asked for"
         opening = attached.opening
         on_lost(turn, WorkerLost(event.at, event.role, event.worker, reason, opening=opening))
+
+
+def has_opened(attached: Attached | None) -> bool:
+    """Whether there is a worker, and it has the session."""
+    return attached is not None and attached.opened
+
+
+def tell_of_the_drafter(turn: Turn, before: State) -> None:
+    """Let the verifier know of a drafter that has come or gone, if its opening said otherwise."""
+    verifier, known = turn.verifier, before.verifier
+    if verifier is None or known is None or verifier.opening != known.opening:
+        return
+    if (drafted_for := has_opened(turn.drafter)) != has_opened(before.drafter):
+        turn.actions.append(SetDraftedFor(verifier.worker, drafted_for))
 
 
 # --- While it is open ------------------------------------------------------------

@@ -17,6 +17,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartDraft,
     StartVerify,
@@ -40,17 +41,21 @@ class StepFacts(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a step brought to a session."""
+    """What a step brought to a session.
+
+    `window`: how far its drafter is to be ahead from now on; None: as before.
+    """
 
     row: StepRow
     facts: StepFacts
+    window: int | None = None
 
 
 # What a worker says of one session; a WaitReason: why it took no part in steps lately.
 Said = SessionStarted | SessionGone | TextStates | PromptScores | WaitReason
 
 # What a session says to a worker by itself.
-Told = StartVerify | StartDraft | EndSession | SetWindow | TextStates
+Told = StartVerify | StartDraft | EndSession | SetWindow | SetDraftedFor | TextStates
 
 
 class Steered(Protocol):

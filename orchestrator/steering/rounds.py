@@ -38,7 +38,8 @@ class RoundRecord(NamedTuple):
 
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
     draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
-    nobody will judge any more. `sources` are those that the block had tokens of.
+    nobody will judge any more. `sources` are those that the block had tokens of. `hold_ms`: how
+    much of the wait was for a draft; `age_ms`: for how long the draft had been there at the step.
 
     One that was read from the store has Unix time, zero for what is not kept, and no `mode`
     where it is not known here.
@@ -66,6 +67,8 @@ class RoundRecord(NamedTuple):
     rejected: tuple[int, ...] = ()
     unjudged: tuple[int, ...] = ()
     sources: tuple[SourceCount, ...] = ()
+    hold_ms: float = 0.0
+    age_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,9 @@ class State(NamedTuple):
 
     `committed`: all that was received, which grows only; `stored` of them are acknowledged.
     `storing` is on its way to the store since `storing_since`, and `pending` waits for it.
-    `rounds`: counted so far. `limit`: how long the output may get. `heard_at`: when the verifier
-    last gave a sign of the session. `gone`: why it will be suspended once all is emitted.
+    `rounds`: counted so far; the last one began at `round_at`. `limit`: how long the output may
+    get. `heard_at`: when the verifier last gave a sign of the session. `gone`: why it will be
+    suspended once all is emitted.
     """
 
     config: SessionConfig
@@ -91,6 +92,7 @@ class State(NamedTuple):
     storing: Commit | None
     storing_since: float
     rounds: int
+    round_at: float
     gone: tuple[SuspendReason, str] | None
     verifier: Attached | None
     drafter: Attached | None
@@ -155,6 +157,7 @@ def new_session(config: SessionConfig, handle: int, committed: tuple[int, ...] =
         storing=None,
         storing_since=0.0,
         rounds=0,
+        round_at=-math.inf,
         gone=None,
         verifier=None,
         drafter=None,
@@ -199,6 +202,7 @@ class Turn:
     storing: Commit | None
     storing_since: float
     rounds: int
+    round_at: float
     gone: tuple[SuspendReason, str] | None
     verifier: Attached | None
     drafter: Attached | None
@@ -226,6 +230,7 @@ class Turn:
             self.storing,
             self.storing_since,
             self.rounds,
+            self.round_at,
             self.gone,
             self.verifier,
             self.drafter,

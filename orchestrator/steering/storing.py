@@ -19,6 +19,7 @@ def add(turn: Turn, commit: Commit) -> None:
     """Tokens were decided."""
     turn.committed += commit.token_ids
     turn.rounds += len(commit.records)
+    turn.round_at = commit.record.started_at
     turn.pending = commit if turn.pending is None else _joined(turn.pending, commit)
     store(turn)
 

@@ -118,14 +118,15 @@ def _commit(
 ) -> Commit:
     records: list[RoundRecord] = []
     origins: list[Origin] = []
-    left = len(tokens)
+    left, began = len(tokens), turn.round_at
     for one in rows:
         row = one.row
         emitted = min(left, len(row.tokens))
         if not emitted:
             break
         left -= emitted
-        records.append(_record(turn, verifier, one, emitted, 1 + len(records)))
+        records.append(_record(turn, verifier, one, emitted, 1 + len(records), began))
+        began = records[-1].started_at
         origins += [_ACCEPTED] * min(row.accepted, emitted)
         if emitted > row.accepted:
             origins += [_OWN[row.end]] * (emitted - row.accepted)
@@ -134,8 +135,11 @@ def _commit(
     return Commit(tuple(records), base, tokens, tuple(origins), logprobs, ending)
 
 
-def _record(turn: Turn, verifier: Attached, taken: Taken, emitted: int, number: int) -> RoundRecord:
-    row, facts = taken
+def _record(
+    turn: Turn, verifier: Attached, taken: Taken, emitted: int, number: int, began: float
+) -> RoundRecord:
+    """`began`: when the round before did, which this one did not before it."""
+    row, facts = taken.row, taken.facts
     took_s = 1e-3 * (row.queue_ms + facts.step_ms)
     return RoundRecord(
         round=turn.rounds + number,
@@ -152,12 +156,15 @@ def _record(turn: Turn, verifier: Attached, taken: Taken, emitted: int, number: 
         drafter=_drafter(turn, row) if row.judged else "",
         verifier=verifier.worker,
         mode=turn.config.mode,
-        started_at=facts.heard_at - took_s,
+        # A frame may have been read late.
+        started_at=max(began, facts.heard_at - took_s),
         ended_at=facts.heard_at,
         bad_q_rows=row.bad_q_rows,
         near_ties=row.near_ties,
         rejected=_rejected(row),
         sources=_by_source(turn.config, row) if row.judged else (),
+        hold_ms=row.hold_ms,
+        age_ms=row.age_ms,
     )
 
 

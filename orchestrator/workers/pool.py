@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol
 
-from orchestrator.core.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.text.tokenizer import Tokenizer
 from orchestrator.workers.link import (
     CHECK_EVERY,
@@ -20,6 +19,7 @@ from orchestrator.workers.link import (
     WorkerLink,
 )
 from orchestrator.workers.placed import SessionName
+from orchestrator.workers.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from orchestrator.workers.subset import order_of
 from orchestrator.workers.visits import Visits

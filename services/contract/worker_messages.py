@@ -93,6 +93,13 @@ class SetWindow(NamedTuple):
     window: int
 
 
+class SetDraftedFor(NamedTuple):
+    """Whether a drafter has the session from now on."""
+
+    handle: int
+    drafted_for: bool
+
+
 class TextStates(NamedTuple):
     """The target's states at tokens of a text that was read; see `states`."""
 
@@ -136,7 +143,7 @@ class Waiting(NamedTuple):
     reasons: bytes
 
 
-VerifierCommand = StartVerify | EndSession | SetWindow | Grants | DraftFrame
+VerifierCommand = StartVerify | EndSession | SetWindow | SetDraftedFor | Grants | DraftFrame
 VerifierEvent = (
     StepFrame
     | SessionStarted

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Dropped(StrEnum):
+    """Why a draft token that came to a verifier was never verified."""
+
+    LATE = "late"
+    PASSED = "passed"
+    DEPARTED = "departed"
+    REPLACED = "replaced"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +40,17 @@ class StepEntry:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One batched forward pass; times are Unix nanoseconds."""
+    """One batched forward pass; times are Unix nanoseconds.
+
+    `stood_out`: how many sessions took no part in it, by each WaitReason. `dropped`: draft tokens
+    that were dropped since the step before.
+    """
 
     started_ns: int
     ended_ns: int
     entries: tuple[StepEntry, ...] = ()
+    stood_out: tuple[int, ...] = ()
+    dropped: Mapping[Dropped, int] = field(default_factory=dict)
 
 
 OnStep = Callable[[StepRecord], None]

@@ -133,4 +133,5 @@ def _opening(engine: Engine, mode: VerifyMode, prompt: int, room: int) -> StartV
         seed=1,
         window=WINDOW,
         pacing=EAGER,
+        drafted_for=True,
     )

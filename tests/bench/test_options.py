@@ -11,7 +11,7 @@ from bench.options import PACINGS, BenchOptions
 from bench.peers.options import PeerOptions
 from bench.peers.served import context
 from bench.runner import Schedule
-from orchestrator.core.pacing import POLICIES
+from orchestrator.session.options import POLICIES
 from services.contract.errors import StartError
 from tests.console.typed import read
 from tests.cpus import told

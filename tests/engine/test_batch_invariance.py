@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from random import Random
 
 import pytest
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import invariance_check, number_formats
-from services.engine.native import NativeEngine, PagedCache
+from services.engine.native import NativeEngine, PagedCache, layout
 from services.engine.native.attending import Scoring, Steady, attend
 from services.engine.native.invariance import TILES, InvariantPlain
 from services.engine.native.steadiness import WAYS, holds, steady
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.cpus import told
+from tests.engine.conftest import feed, random_text
 from tests.models import SUPPORTED, tiny_model
 
 CAPACITY = 8192
@@ -100,6 +102,25 @@ def test_there_is_a_way_to_attend_here(dtype):
 def test_products_of_one_shape_hold_wherever_a_tile_treats_its_rows_alike(groups):
     for own in (5, 64, 300, 700):
         assert holds(WAYS[-1], torch.float32, 64, groups, own)
+
+
+@pytest.mark.parametrize("part", [96, 128, 192])
+def test_windows_get_the_parts_of_a_kernel_that_adds_up_some_keys_at_a_time(part, monkeypatch):
+    """Its parts begin where the keys do, which are read from the first page of a window."""
+    multiply = torch.bmm
+
+    def in_parts(rows: Tensor, columns: Tensor) -> Tensor:
+        pairs = zip(rows.split(part, -1), columns.split(part, 1), strict=True)
+        return reduce(torch.add, (multiply(*(own.contiguous() for own in pair)) for pair in pairs))
+
+    monkeypatch.setattr(torch, "bmm", in_parts)
+    found = steady.__wrapped__(torch.float32, 16, 2)
+    assert found.keys is not None
+    monkeypatch.setattr(layout, "steady", lambda *_: found)
+    made, text = engine("mistral", "float32"), random_text(340)
+    whole, cache = feed(made, made.new_cache(400), text), made.new_cache(400)
+    pieces = [feed(made, cache, text[start : start + 40]) for start in range(0, 340, 40)]
+    assert torch.equal(whole, torch.cat(pieces))
 
 
 @pytest.mark.parametrize(("width", "groups"), [(32, 2), (80, 1), (128, 4), (256, 2)])

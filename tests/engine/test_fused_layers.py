@@ -210,12 +210,28 @@ def test_no_rows_bits_depend_on_where_threads_share_the_work(arch: str, threads:
     known = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        whole = feed(engine, engine.new_cache(400), text)
-        cache = engine.new_cache(400)
-        parts = [feed(engine, cache, text[start : start + 40]) for start in range(0, 334, 40)]
+        whole, by_layer = with_streams(engine, [text])
+        parts, of_parts = with_streams(engine, [text[at : at + 40] for at in range(0, 334, 40)])
     finally:
         torch.set_num_threads(known)
-    assert torch.equal(whole, torch.cat(parts))
+    # The first layer that differs says where it comes from.
+    alike = [torch.equal(*pair) for pair in zip(by_layer, of_parts, strict=True)]
+    assert alike == [True, True]
+    assert torch.equal(whole, parts)
+
+
+def with_streams(engine: NativeEngine, pieces: list[list[int]]) -> tuple[Tensor, list[Tensor]]:
+    """Logits of a text in pieces, and what each layer gave."""
+    told: list[list[Tensor]] = [[] for _ in engine.model.model.layers]
+    hooks = [
+        layer.register_forward_hook(lambda *call, own=own: own.append(call[2][0]))
+        for layer, own in zip(engine.model.model.layers, told, strict=True)
+    ]
+    cache = engine.new_cache(400)
+    logits = torch.cat([feed(engine, cache, piece) for piece in pieces])
+    for hook in hooks:
+        hook.remove()
+    return logits, [torch.cat(own) for own in told]
 
 
 # --- weights in other formats ------------------------------------------------------

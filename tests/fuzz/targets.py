@@ -167,6 +167,7 @@ _RUN_COMMANDS = (
     grants([(1, 20), (2, 6)]),
     draft_frame([_LAWFUL, DraftRow(2, _NAMED, 0, t.EMPTY_HASH, _TREE)]),
     w.SetWindow(2, 1),
+    w.SetDraftedFor(2, True),
     w.EndSession(1),
 )
 _TAIL_COMMANDS = (

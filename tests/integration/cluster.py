@@ -1,14 +1,14 @@
 """A whole cluster in one event loop: real workers, real links, real gRPC, a real Redis server.
 
 Processes are what is missing; the tests that need them start `paceline up`. All of it speaks
-protocol 2 where PACELINE_PROTOCOL says so.
+protocol 2, or 1 where PACELINE_PROTOCOL says so.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -46,7 +46,6 @@ from services.engine.native import NativeEngine
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import ModelSpec
 from services.engine.structure import structures_of
-from services.runtime.core_thread import CoreThread
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.host import Emit, Outlet, WorkerHost
 from services.runtime.serving import (
@@ -65,7 +64,7 @@ from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
 from tests.services.text_kit import OTHER, byte_level
 
-PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "1"))
+PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "2"))
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
@@ -185,12 +184,7 @@ async def start_verifier(
 
 
 def verifier_core(
-    loaded: Any,
-    *,
-    emit: Outlet,
-    worker_id: str,
-    options: VerifierOptions | None = None,
-    proposer: Any = None,
+    loaded: Any, *, emit: Outlet, worker_id: str, options: VerifierOptions | None = None
 ) -> Any:
     """A verifier's core, of the protocol that is spoken."""
     if PROTOCOL == 1:
@@ -200,7 +194,6 @@ def verifier_core(
         emit=emit,
         worker_id=worker_id,
         options=options,
-        proposer=proposer,
         absorb=emit.absorb,
     )
 
@@ -244,8 +237,8 @@ async def start_drafter(
 
 async def start_beside(
     name: str = "v1", arch: str = "llama", riding: bool = True, **options: Any
-) -> tuple[Worker, Worker]:
-    """A verifier that drafts, too, by `skip` and `lookahead`: the worker, once for each role."""
+) -> Worker:
+    """A verifier that drafts, too, by `skip`, `lookahead` and `ngram`."""
     loaded, lending = looking_ahead(arch, **options), Lending()
     drafters: dict[str, Any] = {
         "skip": SkipDrafter(loaded, SKIPPED, Exit(0.3), borrowing=Borrowing(lending, loaded)),
@@ -261,39 +254,27 @@ async def serve_beside(
     lending: Lending,
     name: str = "v1",
     heard: Callable[[Any], None] = lambda event: None,
-) -> tuple[Worker, Worker]:
-    """A verifier and these methods in one process: the worker, once for each role.
+) -> Worker:
+    """A verifier with these methods in its process.
 
     `heard`: is given what the verifier says.
     """
 
-    options = VerifierOptions(lending=lending)
-    if PROTOCOL > 1:
-        own = LocalProposer(drafters)
-        alone = await start_core(
-            verifier_core, loaded, name, loaded.bundle, options=options, proposer=own
-        )
-        return alone, alone
-
-    def judging(emit: Emit) -> VerifierCore:
+    def running(emit: Outlet) -> RunningCore:
         def tell(link: int, event: Any) -> None:
             heard(event)
             emit(link, event)
 
-        return VerifierCore(loaded, emit=tell, worker_id=name, options=options)
+        return RunningCore(
+            loaded,
+            emit=tell,
+            worker_id=name,
+            options=VerifierOptions(lending=lending),
+            proposer=LocalProposer(drafters),
+            absorb=emit.absorb,
+        )
 
-    thread = CoreThread()
-    judge: WorkerHost[Any, Any] = WorkerHost(judging, thread=thread)
-    drafts: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: DrafterCore(
-            drafters, emit=emit, worker_id=f"{name}-drafter", handover=lending.handover
-        ),
-        thread=thread,
-    )
-    worker = await serve(
-        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
-    )
-    return worker, replace(worker, host=drafts)
+    return await start_worker(running, loaded.bundle)
 
 
 @asynccontextmanager
@@ -352,8 +333,7 @@ async def orchestrator(
         pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing, protocol=PROTOCOL)
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
-        apart = [own for own in drafters if PROTOCOL == 1 or own not in verifiers]
-        pool.set_addresses(Role.DRAFTER, [worker.address for worker in apart])
+        pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
         known = await pool.ready(60)
         await pool.settle(60)
         telemetry = Telemetry.start("orchestrator")

@@ -20,7 +20,8 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from testkit.known_runner import KnownRunner
-from testkit.load_workers import KnownDrafter, KnownVerifier, bundle, truth
+from testkit.known_text import KnownDrafter, bundle, truth
+from testkit.known_verifier import KnownVerifier
 from tests.integration.cluster import (
     PATIENT,
     PROTOCOL,

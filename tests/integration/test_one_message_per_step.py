@@ -1,63 +1,64 @@
 """A step of a worker is one message for all sessions, and so is what it leads to."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from orchestrator.store.delivery import OneServer
-from services.contract.types import Draft, Role, Verdict, Verify
-from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK
-from services.drafter.core import DrafterCore
+from services.contract.frames import DraftFrame, Grants, StepFrame
+from services.contract.types import Role
+from services.contract.wire.protocol2 import DRAFTER_LINK_2, VERIFIER_LINK_2
+from services.drafter.hypotheses import HypothesisCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from services.runtime.serving.rpcs import RPCS
-from testkit.load_workers import KnownDrafter, KnownVerifier, bundle
-from tests.integration.cluster import PATIENT, cluster, serve
+from testkit.known_runner import KnownRunner
+from testkit.known_text import KnownDrafter, bundle
+from tests.integration.cluster import PATIENT, cluster, serve, start_core
 
 SESSIONS = 64
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 
-class InStep(KnownVerifier):
-    """Steps when every session has a block for it."""
+class InStep(KnownRunner):
+    """Steps when every session can take part."""
 
     def step(self) -> bool:
         return self.waiting >= SESSIONS and super().step()
 
 
 class Counting:
-    """A codec that notes how many of each kind every message holds."""
+    """A codec that notes the frames that go each way."""
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec
-        self.messages: list[Counter[type]] = []
-
-    def _note(self, members: Any) -> None:
-        self.messages.append(Counter(map(type, members)))
+        self.sent: list[Any] = []
+        self.received: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._codec, name)
 
     def requests(self, commands: Any) -> Any:
-        self._note(commands)
+        self.sent += commands
         return self._codec.requests(commands)
 
     def decode_response(self, message: Any) -> Any:
         events = self._codec.decode_response(message)
-        self._note(events)
+        self.received += events
         return events
 
-    def counts(self, kind: type) -> list[int]:
-        return [message[kind] for message in self.messages if message[kind]]
+
+def sizes(kind: type, told: list[Any]) -> list[int]:
+    """Of how many sessions each frame of this kind is."""
+    return [len(frame.handles) // 4 for frame in told if isinstance(frame, kind)]
 
 
 @pytest.fixture
 def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
-    judging, drafting = Counting(VERIFIER_LINK), Counting(DRAFTER_LINK)
+    judging, drafting = Counting(VERIFIER_LINK_2), Counting(DRAFTER_LINK_2)
     for role, codec in ((Role.VERIFIER, judging), (Role.DRAFTER, drafting)):
-        monkeypatch.setitem(RPCS, (role, 1), RPCS[role, 1]._replace(codec=codec))
+        monkeypatch.setitem(RPCS, (role, 2), RPCS[role, 2]._replace(codec=codec))
     return judging, drafting
 
 
@@ -75,8 +76,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-async def verifier(kind: type[KnownVerifier]):
-    host: WorkerHost[Any, Any] = WorkerHost(lambda emit: kind(emit, "v1", 0.0))
+async def verifier(kind: type[KnownRunner], step_ms: float = 0.0):
+    host: WorkerHost[Any, Any] = WorkerHost(lambda emit: kind(emit, "v1", step_ms))
     return await serve(Served(host, host.describe(), bundle()))
 
 
@@ -90,42 +91,38 @@ async def _end(stream):
     return await stream
 
 
-def of_whole_steps(counts: list[int]) -> int:
-    """How many steps were told, none in pieces; what piled up may have gone as one."""
-    assert all(count % SESSIONS == 0 for count in counts), counts
-    return sum(counts) // SESSIONS
-
-
-async def test_a_burst_of_verdicts_leads_to_one_message_of_verifies_and_one_batch_to_the_store(
+async def test_a_step_is_one_frame_and_leads_to_one_batch_to_the_store_and_one_frame_of_grants(
     codecs, batches
 ):
     judging, _ = codecs
-    rounds = 12
+    steps = 120
     async with cluster([await verifier(InStep)], [], PATIENT) as running:
-        await run_all(running.client, rounds)
-    assert of_whole_steps(judging.counts(Verdict)) == rounds
-    # The first two of each leave as the sessions are opened, one by one.
-    together = [count for count in judging.counts(Verify) if count >= SESSIONS]
-    assert of_whole_steps(together) >= rounds - 3
-    assert of_whole_steps([count for count in batches if count]) == rounds
+        await run_all(running.client, steps)
+    assert sizes(StepFrame, judging.received) == [SESSIONS] * steps
+    # Steps that come quickly are stored together.
+    stored = [count for count in batches if count]
+    assert set(stored) == {SESSIONS}
+    assert len(stored) <= steps
+    # Sessions are opened with their first credit, and near its end a text needs no more.
+    told = sizes(Grants, judging.sent)
+    assert max(told) == SESSIONS
+    assert len(told) <= len(stored)
 
 
-async def test_a_step_of_the_drafter_is_one_message(codecs):
-    _, drafting = codecs
+async def test_what_a_drafter_drafts_in_a_step_is_one_frame_and_so_is_what_it_hears(codecs):
+    judging, drafting = codecs
     steps = []
 
-    class Stepping(DrafterCore):
+    class Stepping(HypothesisCore):
         def step(self) -> bool:
             steps.append(super().step())
             return steps[-1]
 
-    method = KnownDrafter(0.5, 2, 5.0)
-    host: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: Stepping({"known": method}, emit=emit, worker_id="d1")
-    )
-    drafter = await serve(Served(host, host.describe()))
-    async with cluster([await verifier(KnownVerifier)], [drafter], PATIENT) as running:
-        await run_all(running.client, 12)
-    messages = drafting.counts(Draft)
-    assert len(messages) <= sum(steps)
-    assert max(messages) > SESSIONS // 4
+    drafter = await start_core(Stepping, {"known": KnownDrafter(0.5, 2, 5.0)}, "d1")
+    async with cluster([await verifier(KnownRunner, 10.0)], [drafter], PATIENT) as running:
+        await run_all(running.client, 100)
+    drafts = sizes(DraftFrame, drafting.received)
+    assert 0 < len(drafts) <= sum(steps)
+    assert max(drafts) > SESSIONS // 4
+    assert len(sizes(DraftFrame, judging.sent)) <= len(drafts)
+    assert len(sizes(StepFrame, drafting.sent)) <= len(sizes(StepFrame, judging.received))

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from paceline import Client
-from paceline.v1 import verifier_pb2, verifier_pb2_grpc
+from paceline.worker.v1 import verifier_pb2, verifier_pb2_grpc
 
 from services.runtime.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, open_channel
 from tests.certificates import Authority

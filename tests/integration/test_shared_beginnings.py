@@ -8,7 +8,7 @@ from paceline.client import Client
 
 from services.runtime.serving.bearer import token_entry
 from services.verifier.caches import Caches
-from services.verifier.session import VerifySession
+from services.verifier.running.session import RunningSession
 from tests.integration.cluster import (
     PATIENT,
     PROMPT,
@@ -31,7 +31,7 @@ def tokens(text: str) -> list[int]:
 
 
 async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
-    async with cluster(*map(list, zip(await start_beside(), strict=True)), PATIENT) as running:
+    async with cluster([await start_beside()], [], PATIENT) as running:
         text = tokens(LONG)
         for _ in range(4):
             run = await running.client.generate(tokens=text, method="skip", **GREEDY)
@@ -74,10 +74,10 @@ async def test_tenants_and_ephemeral_sessions_share_nothing(tmp_path):
         assert await cached("acme") > 0
 
 
-def noting(preempted: list[str]):
+def noting(preempted: list[int]):
     preempt = Caches._preempt
 
-    def note(self: Caches, session: VerifySession) -> None:
+    def note(self: Caches, session: RunningSession) -> None:
         preempted.append(session.key[1])
         preempt(self, session)
 
@@ -88,7 +88,7 @@ def noting(preempted: list[str]):
 async def test_sessions_that_outgrow_the_memory_take_turns_and_every_text_is_whole(
     drafters, monkeypatch
 ):
-    preempted: list[str] = []
+    preempted: list[int] = []
     monkeypatch.setattr(Caches, "_preempt", noting(preempted))
     verifier = await start_verifier(kv_capacity_tokens=500)
     beside = [await start_drafter(seed=3) for _ in range(drafters)]

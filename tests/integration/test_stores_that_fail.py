@@ -90,7 +90,10 @@ async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
             before, state = len(reading.tokens), running.inference.live.get("default/s").state
             # What was acknowledged may still be on its way to the reader.
             await asyncio.sleep(1)
-            assert len(running.inference.live.get("default/s").state.unpersisted) <= 2
+            # A verifier goes no further than its credit.
+            now = running.inference.live.get("default/s").state
+            assert len(now.committed) <= now.limit + now.config.window
+            assert now.limit == state.limit
             assert len(reading.tokens) <= max(before, len(state.committed))
             assert reading.status is None
         await reading.end()

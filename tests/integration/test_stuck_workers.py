@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.workers.link import LinkLimits
-from services.contract.types import OpenVerify
 from services.contract.worker_messages import StartVerify
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
-from testkit.load_workers import bundle
+from testkit.known_text import bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
 from tests.integration.known import KNOWN, read, request, stub, text
 from tests.waiting import until
@@ -43,10 +42,8 @@ class Verifier(KNOWN):
         self._name, self._trouble = name, trouble
 
     def handle(self, link: int, command: Any, arrived: float) -> None:
-        if isinstance(command, (OpenVerify, StartVerify)):
-            opened = isinstance(command, StartVerify)
-            session = command.session_id if opened else command.session
-            self._trouble.opened.append((self._name, session))
+        if isinstance(command, StartVerify):
+            self._trouble.opened.append((self._name, command.session_id))
             if self._name == self._trouble.opened[0][0]:
                 self._trouble.gate.wait()
         super().handle(link, command, arrived)

@@ -1,6 +1,7 @@
 """Two orchestrators in front of the same workers and the same Redis: one session has one owner."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,11 +15,14 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     Cluster,
+    Worker,
     cluster,
+    engine,
     orchestrator,
     plain,
+    start_core,
     start_drafter,
-    start_verifier,
+    verifier_core,
 )
 from tests.integration.front_door import FrontDoor, Reading, doors
 from tests.waiting import until
@@ -28,6 +32,14 @@ LONG = 150
 # A verifier that is torn away is noticed by its silence.
 SHORT = LinkLimits(silence=4.0, engine_stall=120.0)
 ABORTED, OK = grpc.StatusCode.ABORTED, grpc.StatusCode.OK
+
+
+async def unhurried() -> Worker:
+    """A verifier whose steps take so long that whoever asks meanwhile comes before their end."""
+    slow = engine(batch_invariant=None)
+    forward = slow.forward
+    slow.forward = lambda segments: time.sleep(0.01) or forward(segments)
+    return await start_core(verifier_core, slow, "v1", slow.bundle)
 
 
 @asynccontextmanager
@@ -55,7 +67,7 @@ async def nothing_is_left(both: list[Cluster]) -> None:
 
 
 async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
-    async with two([await start_verifier()], [await start_drafter()]) as (_, (one, other)):
+    async with two([await unhurried()], [await start_drafter()]) as (_, (one, other)):
         first = await one.under_way(LONG, said=10)
         seen = len(first.tokens)
         second = await other.resume("s", seen).end()
@@ -71,7 +83,7 @@ async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
 @pytest.mark.parametrize("again", ["resumed", "asked for"])
 async def test_a_call_carried_out_late_takes_nothing_from_its_reader(again):
     """As by a server that stood still while its reader went elsewhere."""
-    async with two([await start_verifier()], [await start_drafter()]) as (_, (one, other)):
+    async with two([await unhurried()], [await start_drafter()]) as (_, (one, other)):
         first = await one.under_way(LONG, call="reader/1")
         first.call.cancel()
         third = one.resume("s", 0, call="reader/3")
@@ -91,7 +103,7 @@ async def test_a_reader_comes_back_to_an_owner_that_does_not_know_that_it_took_t
 ):
     """Its call to another server was carried out there and then broke; the first owner is idle."""
     slow = StoreOptions(lease_ms=60_000)
-    async with two([await start_verifier()], patience=SHORT, keep=slow) as (both, (one, other)):
+    async with two([await unhurried()], patience=SHORT, keep=slow) as (both, (one, other)):
         first = await left_alone(both[0], one)
         second = other.resume("s", 0, call="reader/1")
         await until(lambda: second.tokens)
@@ -111,7 +123,7 @@ async def test_a_reader_comes_back_to_an_owner_that_does_not_know_that_it_took_t
 
 
 async def test_a_name_that_cannot_be_read_is_no_name():
-    async with two([await start_verifier()]) as (_, (one, other)):
+    async with two([await unhurried()]) as (_, (one, other)):
         first = await one.under_way(LONG, call="reader/9")
         second = await other.resume("s", 0, call="reader/minus one").end()
         await first.end()
@@ -132,7 +144,7 @@ async def left_alone(owner: Cluster, door: FrontDoor) -> Reading:
 
 
 async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothing():
-    async with two([await start_verifier()], patience=SHORT) as (both, (one, other)):
+    async with two([await unhurried()], patience=SHORT) as (both, (one, other)):
         first = await left_alone(both[0], one)
         second = other.resume("s", 0)
         await first.end()
@@ -144,7 +156,7 @@ async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothi
 
 
 async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
-    async with two([await start_verifier()], patience=SHORT) as (both, (one, other)):
+    async with two([await unhurried()], patience=SHORT) as (both, (one, other)):
         first = await left_alone(both[0], one)
         assert await other.abort("s") is OK
         await first.end()
@@ -152,7 +164,7 @@ async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
 
 
 async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_it():
-    async with two([await start_verifier()]) as (_, (one, other)):
+    async with two([await unhurried()]) as (_, (one, other)):
         first = await one.under_way(LONG)
         second = await other.generate("s", LONG).end()
         await first.end()
@@ -164,7 +176,7 @@ async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_i
 
 
 async def test_requests_at_both_at_the_same_moment_make_one_session():
-    async with two([await start_verifier()]) as (_, (one, other)):
+    async with two([await unhurried()]) as (_, (one, other)):
         for name in ("a", "b", "c"):
             ends = [await r.end() for r in (one.generate(name), other.generate(name))]
             assert {end.status for end in ends} <= {OK, ABORTED}
@@ -174,7 +186,7 @@ async def test_requests_at_both_at_the_same_moment_make_one_session():
 
 @pytest.mark.parametrize("where", [0, 1], ids=["where it resumes", "elsewhere"])
 async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
-    async with two([await start_verifier()]) as (_, both_doors):
+    async with two([await unhurried()]) as (_, both_doors):
         for pause in range(0, 24, 2):
             name = f"s-{pause}"
             first = both_doors[0].generate(name, LONG)
@@ -194,7 +206,7 @@ async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
 
 
 async def test_of_resumes_at_both_the_last_wins_and_both_tell_the_same_text():
-    async with two([await start_verifier()]) as (_, (one, other)):
+    async with two([await unhurried()]) as (_, (one, other)):
         first = await one.under_way(LONG)
         ends = await asyncio.gather(*(at.resume("s", 0).end() for at in (one, other, one, other)))
         await first.end()

@@ -10,7 +10,8 @@ from orchestrator.steering.config import Limits
 from services.cluster import local
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
-from services.contract.types import OpenVerify, Role
+from services.contract.types import Role
+from services.contract.worker_messages import StartVerify
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
@@ -158,7 +159,7 @@ async def test_the_sooner_of_two_waiting_sessions_gets_the_verifier_first():
         await running.client.abort("first")
         await asyncio.gather(*waiting)
     assert order == ["high", "low"]
-    assert {one.priority for one in opened if isinstance(one, OpenVerify)} == {0, -50, 50}
+    assert {one.priority for one in opened if isinstance(one, StartVerify)} == {0, -50, 50}
 
 
 async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(caplog):

@@ -218,6 +218,16 @@ def test_windows_go_on_with_the_steps_that_are_selected():
     assert [world.links.frames(name)[0].windows for name in "de"] == [b"\x03", b"\x09"]
 
 
+def test_sessions_hear_how_far_their_drafters_are_to_be_ahead_where_that_has_changed():
+    world = World(2, drafter="d")
+    for position, windows in enumerate(((3, 0), ())):
+        rows = [StepRow(own, 1, position, (5,)) for own in world.handles]
+        world.hub.heard("v", Role.VERIFIER, step_frame(StepFrame(1), rows, windows))
+        world.loop.run()
+    heard = [[taken.window for note in own.notes for taken in note[2]] for own in world.sessions]
+    assert heard == [[3, None], [0, None]]
+
+
 def test_drafts_for_one_verifier_go_on_as_they_came():
     world = World(2, drafter="d")
     frame = world.drafted(*map(draft, world.handles))

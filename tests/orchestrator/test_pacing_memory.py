@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -22,15 +19,10 @@ from orchestrator.core.pacing import (
 )
 from orchestrator.core.rounds import new_session
 from orchestrator.session import pacing_memory as experiences_module
-from orchestrator.session.initial_state import InitialStates
-from orchestrator.session.pacing_memory import Paces, PacingMemory
-from orchestrator.session.ports import SessionKey
+from orchestrator.session.pacing_memory import PacingMemory, Policies
 from orchestrator.steering.config import SessionConfig
-from services.contract.states import NO_STATES, StateShape
 from services.contract.types import ResolvedSampling, StepTime, VerifyMode
-from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
-from tests.orchestrator.text_kit import tokenizer
 
 CONFIG = SessionConfig(
     "s",
@@ -151,13 +143,13 @@ def test_the_hits_of_many_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert [hits(experiences, config) for config in tenants] == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
-def beginnings(pacing: str = "thompson") -> InitialStates:
-    return InitialStates(offer(Pool(("model",))), options(pacing=pacing))
+def beginnings(pacing: str = "thompson") -> Policies:
+    return Policies(offer(Pool(("model",))), options(pacing=pacing))
 
 
 def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alone() -> None:
     seeding = beginnings()
-    seeding.learn(SessionKey("t", "s"), new_session(CONFIG, LEARNED))
+    seeding.learn(new_session(CONFIG, LEARNED))
     seeded = seeding.policy(CONFIG)
     assert learned(seeded).draft_ms == 11.0
     trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
@@ -167,188 +159,7 @@ def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alon
 
 def test_the_first_session_knows_what_its_verifiers_told_of_their_steps() -> None:
     told = tuple(StepTime(rows, 40.0 + 12.0 * (rows - 1)) for rows in (1, 2, 4, 8))
-    beginning = InitialStates(offer(Estimating(("ngram",), told=told)), options())
+    beginning = Policies(offer(Pool(("ngram",), told=told)), options())
     policy = beginning.policy(replace(CONFIG, estimated=True))
     assert isinstance(policy, Marginal)
     assert policy.times[:3] == pytest.approx([40.0, 52.0, 64.0])
-
-
-class Estimating(Pool):
-    """Drafters whose trees come with each node's chance."""
-
-    def capabilities(self) -> frozenset[str]:
-        return frozenset({"ngram:tree", "ngram:estimates"})
-
-
-def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
-    beginning = InitialStates(offer(Estimating(("ngram",))), options(pacing=pacing))
-    asked = replace(make(), **{"mode": VerifyMode.COUPLED, **spec})
-    key = SessionKey("t", "s")
-    state = beginning.state(key, asked, 1, (), asked.text_stream(tokenizer()))
-    assert isinstance(state.policy, Marginal) is state.config.estimated
-    return state.config
-
-
-def test_trees_with_chances_are_the_default_where_drafts_are_matched_exactly() -> None:
-    config = config_of()
-    assert (config.estimated, config.num_candidates, config.window) == (True, 8, 8)
-    assert config.largest_block == 16
-    assert config_of(window_cap=3).window == 3
-    assert config_of(num_candidates=2).num_candidates == 2
-
-
-def test_chains_are_drafted_for_who_asks_and_where_drafts_are_rejected() -> None:
-    for changed in (
-        {"chains": True},
-        {"mode": VerifyMode.STANDARD},
-        {"disable_speculation": True},
-        {"method": ("ngram", "model")},
-    ):
-        assert not config_of(**changed).estimated
-    assert not config_of("fixed").estimated
-
-
-BOTH = ("ngram,model", "ngram")
-
-
-def paced(paces: Paces, method: str, tokens_per_s: float, **other: object) -> None:
-    """A session of 40 tokens by a method ends."""
-    given = {"tenant": "acme", "tokens": 40, "mode": VerifyMode.GREEDY, **other}
-    tokens = int(str(given["tokens"]))
-    policy = replace(Marginal(8, 4), tokens=tokens, ms=1e3 * tokens / tokens_per_s)
-    config = replace(TREES, method=method, mode=given["mode"])
-    paces.remember(str(given["tenant"]), new_session(config, policy))
-
-
-def chosen(
-    paces: Paces, draw: object = 0, tenant: str = "acme", mode: VerifyMode = VerifyMode.GREEDY
-) -> str:
-    return paces.choose(tenant, mode, BOTH, str(draw))
-
-
-@pytest.mark.parametrize(("with_model", "without"), [(36.0, 40.0), (40.0, 36.0), (40.0, 28.0)])
-def test_sessions_find_out_which_method_is_faster_for_them(with_model, without) -> None:
-    """Sessions differ by a quarter; of what the better one alone has, 3 % is given away."""
-    speeds = dict(zip(BOTH, (with_model, without), strict=True))
-    share = []
-    for seed in range(20):
-        paces, source, seconds = Paces(), Random(seed), 0.0
-        for number in range(150):
-            method = chosen(paces, f"{seed}/{number}")
-            seconds += 1.0 / speeds[method]
-            paced(paces, method, speeds[method] * math.exp(source.gauss(0.0, 0.25)))
-        share.append(150 / seconds / max(speeds.values()))
-    assert sum(share) / len(share) > 0.97
-
-
-def test_what_became_slow_is_left_again() -> None:
-    paces = Paces()
-    for method, pace in zip(BOTH, (60.0, 30.0), strict=True):
-        for _ in range(100):
-            paced(paces, method, pace)
-    assert Counter(chosen(paces, draw) for draw in range(50))["ngram,model"] > 45
-    for _ in range(100):
-        paced(paces, "ngram,model", 15.0)
-    assert Counter(chosen(paces, draw) for draw in range(50))["ngram"] > 45
-
-
-def test_a_method_that_nobody_has_tried_is_tried_in_the_order_given() -> None:
-    paces = Paces()
-    assert chosen(paces) == "ngram,model"
-    paced(paces, "ngram,model", 1000.0)
-    assert chosen(paces) == "ngram"
-    paced(paces, "ngram", 10.0)
-    assert {chosen(paces, draw) for draw in range(20)} == {"ngram,model"}
-
-
-def test_methods_are_found_out_for_each_tenant_and_rule() -> None:
-    paces = Paces()
-    paced(paces, "ngram,model", 10.0)
-    paced(paces, "ngram", 1000.0)
-    assert chosen(paces) == "ngram"
-    assert chosen(paces, tenant="other") == chosen(paces, mode=VerifyMode.COUPLED) == "ngram,model"
-
-
-def test_short_sessions_and_others_paces_tell_nothing_and_no_session_tells_all() -> None:
-    paces = Paces()
-    paced(paces, "ngram,model", 1000.0, tokens=15)
-    paces.remember("acme", new_session(TREES, LEARNED))
-    assert chosen(paces) == "ngram,model"
-    for method in BOTH:
-        for _ in range(30):
-            paced(paces, method, 40.0 if method == "ngram" else 50.0)
-    paced(paces, "ngram,model", 0.001)
-    assert Counter(chosen(paces, draw) for draw in range(50))["ngram,model"] > 45
-
-
-def test_the_paces_of_many_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiences_module, "MOST_KNOWN", 2)
-    paces = Paces()
-    for tenant in "abc":
-        paced(paces, "ngram,model", 40.0, tenant=tenant)
-    assert [chosen(paces, tenant=tenant) for tenant in "abc"] == ["ngram,model", "ngram", "ngram"]
-
-
-class Informed(Pool):
-    """Drafters of small trees, some with a draft model beside."""
-
-    def capabilities(self) -> frozenset[str]:
-        able = {"ngram:tree", "ngram:estimates", "ngram,model:estimates", "ngram:rows"}
-        return frozenset(able)
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ({"method": ("ngram",)}, 8),
-        ({"method": ("ngram", "model")}, 0),
-        ({"method": ("ngram",), "chains": True}, 0),
-        ({"method": ("ngram",), "mode": VerifyMode.STANDARD}, 0),
-    ],
-)
-def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from_them(
-    asked, told
-) -> None:
-    beginning = InitialStates(offer(Informed(("ngram", "model"))), options())
-    spec = replace(make(), **{"mode": VerifyMode.COUPLED, **asked})
-    state = beginning.state(SessionKey("t", "s"), spec, 1, (), spec.text_stream(tokenizer()))
-    assert state.config.top_rows == told
-
-
-@pytest.mark.parametrize(
-    ("asked", "shape"),
-    [
-        ({"method": ("eagle",)}, StateShape((0, 2), 8)),
-        ({"method": ("eagle",), "mode": VerifyMode.STANDARD}, StateShape((0, 2), 8)),
-        ({"disable_speculation": True}, NO_STATES),
-    ],
-)
-def test_states_are_asked_for_where_the_sessions_method_needs_them(asked, shape) -> None:
-    pool = Pool(("eagle",), shape=StateShape((0, 2), 8))
-    spec = replace(make(), **asked)
-    key, text = SessionKey("t", "s"), spec.text_stream(tokenizer())
-    state = InitialStates(offer(pool), options()).state(key, spec, 1, (), text)
-    assert state.config.states == shape
-
-
-@pytest.mark.parametrize(
-    ("own", "server", "methods"),
-    [
-        ({}, "", ["ngram,model", "ngram"]),
-        ({"method": ("ngram", "model")}, "", ["ngram,model"] * 2),
-        ({}, "ngram,model", ["ngram,model"] * 2),
-        ({"chains": True}, "", ["ngram,model"] * 2),
-        ({"mode": VerifyMode.STANDARD}, "", ["ngram,model"] * 2),
-        ({"disable_speculation": True}, "", ["", ""]),
-    ],
-)
-def test_a_session_draws_its_method_where_nobody_named_one(own, server, methods) -> None:
-    beginning = InitialStates(offer(Informed(("ngram", "model")), method=server), options(server))
-    asked = replace(make(), **{"mode": VerifyMode.COUPLED, **own})
-    key, found = SessionKey("t", "s"), []
-    for _ in methods:
-        state = beginning.state(key, asked, 1, (), asked.text_stream(tokenizer()))
-        found.append(state.config.method)
-        policy = replace(state.policy, tokens=40, ms=1.0) if state.config.estimated else LEARNED
-        beginning.learn(key, replace(state, policy=policy))
-    assert found == methods

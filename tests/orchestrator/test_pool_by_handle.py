@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.placement import Wanted
 from orchestrator.workers.placed import Placed
+from orchestrator.workers.placement import Wanted
 from orchestrator.workers.pool import WorkerPool
 from services.contract.frames import DraftFrame, grants
 from services.contract.types import (

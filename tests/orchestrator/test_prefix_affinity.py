@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.placement import Wanted
+from orchestrator.workers.placement import Wanted
 from orchestrator.workers.pool import WorkerPool
 from orchestrator.workers.prefix_affinity import CHUNK, PrefixAffinity, chunks_of
 from services.contract.types import Role

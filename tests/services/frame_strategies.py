@@ -64,7 +64,11 @@ worker = st.one_of(
 states = record(w.TextStates, **named)
 scores = record(w.PromptScores, **named, rows=st.lists(logprob_rows(), max_size=3).map(tuple))
 verifier_commands = st.one_of(
-    record(w.StartVerify, **named, priority=priorities), both, limits, draft_frames
+    record(w.StartVerify, **named, priority=priorities),
+    both,
+    record(w.SetDraftedFor),
+    limits,
+    draft_frames,
 )
 verifier_events = st.one_of(worker, states, scores, waiting, step_frames())
 drafter_commands = st.one_of(record(w.StartDraft, **named), both, states, step_frames())

@@ -14,6 +14,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     TextStates,
     Waiting,
@@ -394,18 +395,19 @@ def test_a_drafter_hears_how_far_to_be_ahead_once_and_when_that_changes():
 
 def test_a_drafter_that_comes_later_and_one_of_another_window_hear_it_too():
     table = Running()
-    table.step(start(window=5))
     frames = [
         only(StepFrame, table.run(*commands, steps=1)).windows
         for commands in (
-            (draft(TEXT[1:2], TEXT[:1]),),
-            (draft(TEXT[3:4], TEXT[:3], number=2),),
-            (draft(TEXT[5:6], TEXT[:5], opening=2),),
+            (start(window=5, drafted_for=False),),
+            (SetDraftedFor(1, True),),
+            (),
+            (SetDraftedFor(1, False),),
+            (SetDraftedFor(1, True),),
             (),
             (SetWindow(1, 5),),
         )
     ]
-    assert frames == [b"\5", b"", b"\5", b"", b"\5"]
+    assert frames == [b"", b"\5", b"", b"", b"\5", b"", b"\5"]
 
 
 # --- sessions that come, come again and go ------------------------------------------------
@@ -817,3 +819,81 @@ def test_a_proposer_that_fails_costs_its_drafts_alone():
     table = Running(proposer=Broken())
     table.run(start(method="known"))
     assert table.output() == TEXT
+
+
+def test_a_proposer_that_fails_between_steps_costs_its_drafts_alone():
+    class Broken(Knows):
+        def idle(self, asks):
+            raise RuntimeError("broken")
+
+    table = Running(proposer=Broken())
+    table.run(start(method="known"))
+    assert table.output() == TEXT
+
+
+# --- who is drafted for -------------------------------------------------------------------
+
+
+def waits(table):
+    """Whether the one session is held back; the clock of the table stands still."""
+    return not table.step()
+
+
+def test_who_nobody_drafts_for_waits_for_no_draft():
+    table = Running(pacing=DraftBudget())
+    table.run(start(pacing=FIXED, drafted_for=False))
+    assert table.output() == TEXT
+
+
+def test_a_whole_draft_is_waited_for_as_long_as_a_drafter_has_the_session():
+    table = Running(pacing=DraftBudget())
+    table.step(start(pacing=FIXED, drafted_for=False))
+    assert not waits(table)
+    table.give(SetDraftedFor(1, True))
+    assert waits(table)
+    table.step(draft(TEXT[2:4], TEXT[:2], final=True))
+    assert table.output() == TEXT[:5]
+    assert waits(table)
+    table.give(SetDraftedFor(1, False))
+    table.run()
+    assert table.output() == TEXT
+
+
+def test_what_a_drafter_left_behind_is_verified_without_waiting():
+    table = Running(pacing=Fixed())
+    table.step(start(drafted_for=True, limit=9))
+    table.give(draft(TEXT[1:4], TEXT[:1]), SetDraftedFor(1, False))
+    [row] = table.step()
+    assert row.accepted == 3
+
+
+def test_a_verifier_that_drafts_by_itself_is_paced_as_was_asked_for():
+    class Pacings(Fixed):
+        def __init__(self):
+            self.asked = set()
+
+        def allot(self, offers):
+            self.asked |= {own.pacing for own in offers}
+            return super().allot(offers)
+
+    for own, asked in (({"method": "known"}, {FIXED}), ({}, {""})):
+        table = Running(pacing=(pacings := Pacings()), proposer=Knows())
+        table.run(start(pacing=FIXED, drafted_for=False, **own))
+        assert pacings.asked == asked
+
+
+def test_a_proposer_that_fails_is_waited_for_by_nobody():
+    class Broken(Knows):
+        def propose(self, asks):
+            raise RuntimeError("broken")
+
+    table = Running(proposer=Broken(), pacing=DraftBudget())
+    table.run(start(method="known", pacing=FIXED, drafted_for=False))
+    assert table.output() == TEXT
+
+
+def test_a_word_of_a_drafter_for_nobody_changes_nothing():
+    table = Running()
+    table.run(start(limit=2))
+    assert not of_kind(StepFrame, table.run(SetDraftedFor(2, True), SetDraftedFor(1, False)))
+    assert table.output() == TEXT[:2]

@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import NewSession, SessionKey, StoredRound
+from orchestrator.session.record_size import most_stored
 from orchestrator.session.round_records import load_round
-from orchestrator.steering.config import Limits, SessionConfig
+from orchestrator.steering.config import Limits, Phase, SessionConfig
 from orchestrator.steering.driver import SteeredDriver
 from orchestrator.steering.events import Persist, Release
 from orchestrator.steering.ports import StepFacts, Taken
@@ -33,6 +34,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     StartDraft,
     StartVerify,
     TextStates,
@@ -243,6 +245,18 @@ async def test_it_is_opened_and_every_worker_is_told_in_order():
 
 
 @led
+async def test_its_verifier_hears_of_the_drafter_that_has_it():
+    one = Led().begin()
+    one.driver.hear("d", Role.DRAFTER, SessionStarted(5, 1))
+    one.driver.lost("d", Role.DRAFTER, "gone")
+    told = [entry for entry in one.hub.said if isinstance(entry[-1], SetDraftedFor)]
+    assert told == [
+        ("send", "v", SetDraftedFor(5, True)),
+        ("send", "v", SetDraftedFor(5, False)),
+    ]
+
+
+@led
 async def test_tokens_are_stored_then_emitted_and_then_there_is_credit():
     one = Led().begin().take(*range(5, 25))
     await asyncio.sleep(0)
@@ -284,6 +298,19 @@ async def test_the_store_keeps_as_many_rounds_of_it_however_they_are_joined():
     assert one.store.rounds_each == 3
     records = sum(len(load_round(stored).records) for stored, _ in one.store.commits)
     assert one.driver.stored_size - plain > 256 * (records - 1)
+
+
+@led
+async def test_a_record_takes_no_more_than_was_kept_for_it_however_its_rounds_are_joined():
+    one = Led(sampled(temperature=0.0, max_tokens=7)).begin()
+    most = most_stored(0, len(one.driver.spec.prompt), 7)
+    for position in (0, 2, 4):
+        one.driver.took("v", [one.taken(7, position=position + place) for place in range(2)])
+        await one.store.answer()
+    one.take(8)
+    await one.store.answer()
+    assert len(one.driver.state.committed) == 7
+    assert 256 * 2 < one.driver.stored_size <= most
 
 
 @led
@@ -461,6 +488,22 @@ async def test_its_deadline_stops_it_where_it_can_be_resumed():
     assert isinstance(one.driver.output.error, DeadlinePassed)
     assert one.store.calls == ["hold", "commit", "commit", "pause"]
     assert one.ended == [one.driver]
+
+
+@led
+async def test_its_deadline_passes_while_the_store_is_away_with_its_end():
+    one = Led(sampled(temperature=0.0, max_tokens=3), limits=Limits(deadline=0.05))
+    one.driver.now = asyncio.get_running_loop().time
+    one.begin().take(*THE_LAW[:2]).take(THE_LAW[2])
+    assert one.driver.state.phase is Phase.FINISHING
+    one.driver.stood_still(0.01)
+    with pytest.raises(DeadlinePassed):
+        await one.read()
+    # What was decided is there for whoever resumes it.
+    assert one.store.calls == ["hold", "commit", "commit", "pause"]
+    assert one.store.commits[-1][1][2].reason is FinishReason.LENGTH
+    await one.store.answer()
+    assert one.driver.output.length == 0
 
 
 @led

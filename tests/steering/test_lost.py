@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.steering import events, machine, openings
 from orchestrator.steering.config import Phase
-from orchestrator.steering.events import NeedWorker, Release, Suspend, Tick
+from orchestrator.steering.events import NeedWorker, Release, SetDraftedFor, Suspend, Tick
 from orchestrator.steering.rounds import SuspendReason
 from services.contract.frames import WaitReason
 from services.contract.types import Role, VerifyMode
@@ -160,7 +160,7 @@ def test_another_drafter_is_opened_from_all_that_was_received():
 def test_what_a_verifier_drafts_by_itself_no_drafter_is_asked_for():
     made = Made(method="ngram,model").attach(Role.VERIFIER, "v", local=("ngram", "skip"))
     [told] = made.verifies()
-    assert (told.method, told.drafted_for) == ("ngram", True)
+    assert (told.method, told.drafted_for) == ("ngram", False)
     made.start(Role.DRAFTER, "d")
     assert made.drafts()[-1].method == "model"
     made = Made(method="ngram").attach(Role.VERIFIER, "v", local=("ngram",))
@@ -168,6 +168,59 @@ def test_what_a_verifier_drafts_by_itself_no_drafter_is_asked_for():
     assert (told.method, told.drafted_for) == ("ngram", False)
     assert [need.role for need in made.performed(NeedWorker)] == [Role.VERIFIER]
     assert not made.state.lacks_worker
+
+
+def _told(made: Made) -> list[tuple[str, bool]]:
+    """What verifiers were told of drafters, behind what their openings said."""
+    return [(worker, there) for worker, there in made.performed(SetDraftedFor)]
+
+
+def test_a_verifier_is_told_of_a_drafter_once_that_has_the_session():
+    made = Made().start(Role.VERIFIER, "v").attach(Role.DRAFTER, "d")
+    assert (made.verifies()[0].drafted_for, _told(made)) == (False, [])
+    made.started(Role.DRAFTER, "d").started(Role.DRAFTER, "d")
+    assert _told(made) == [("v", True)]
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda made: made.lose(role=Role.DRAFTER),
+        lambda made: made.refuse(role=Role.DRAFTER),
+        lambda made: made.refuse(role=Role.DRAFTER, fatal=True),
+    ],
+    ids=["lost", "refused", "refused for good"],
+)
+def test_a_verifier_is_told_of_a_drafter_that_is_gone_and_of_the_next_one(lose):
+    made = lose(Made().serve().take(1))
+    assert _told(made) == [("v", True), ("v", False)]
+    made.state = made.state._replace(drafters=made.state.drafters._replace(failures=0))
+    made.start(Role.DRAFTER, "e")
+    assert _told(made)[2:] == [("v", True)]
+
+
+def test_of_a_drafter_that_never_had_the_session_nothing_is_told():
+    made = Made().start(Role.VERIFIER, "v").attach(Role.DRAFTER, "d").refuse(role=Role.DRAFTER)
+    assert _told(made) == []
+
+
+@pytest.mark.parametrize("mode", VerifyMode)
+def test_the_next_verifier_hears_of_the_drafter_in_its_opening(mode):
+    made = Made(mode).serve().take(1).lose()
+    if not mode.exact_match:
+        # That one starts anew, and may be long about it.
+        made.start(Role.VERIFIER, "w")
+        assert (made.verifies()[-1].drafted_for, _told(made)) == (False, [("v", True)])
+        made.started(Role.DRAFTER, "d")
+        assert _told(made)[1:] == [("w", True)]
+    else:
+        made.start(Role.VERIFIER, "w")
+        assert (made.verifies()[-1].drafted_for, _told(made)) == (True, [("v", True)])
+
+
+def test_a_drafter_that_the_next_verifier_needs_no_more_is_not_told_of():
+    made = Made(method="ngram").serve().lose().start(Role.VERIFIER, "w", local=("ngram",))
+    assert (made.verifies()[-1].drafted_for, _told(made)) == (False, [("v", True)])
 
 
 def test_a_drafter_whose_methods_the_next_verifier_has_is_released():

@@ -48,7 +48,18 @@ def test_steps_of_one_interval_are_one_commit_with_a_record_of_each():
     assert (one.drafter, two.drafter, one.verifier) == ("d", "", "v")
     assert (one.draft_ms, one.verify_ms, one.batch_size, one.epoch) == (2.0, 6.0, 3, 1)
     assert (three.near_ties, three.queue_ms, three.round_ms) == (1, 2.0, 8.0)
-    assert (three.started_at, three.ended_at) == (pytest.approx(6.992), 7.0)
+    assert (one.started_at, one.ended_at) == (pytest.approx(6.994), 7.0)
+
+
+def test_rounds_began_one_behind_the_other_though_a_frame_was_read_late():
+    made = Made().serve().take(1, at=7.0).stored()
+    made.rows(made.row(2, queue_ms=1.0), made.row(3, position=2), at=7.002).stored()
+    made.take(4, at=7.003)
+    records = [record for commit in _persisted(made) for record in commit.records]
+    assert [record.ended_at for record in records] == [7.0, 7.002, 7.002, 7.003]
+    assert [1e3 * (record.started_at - 7.0) for record in records] == pytest.approx(
+        [-6.0, -5.0, -4.0, -3.0]
+    )
 
 
 @pytest.mark.parametrize("mode", list(VerifyMode))
@@ -250,6 +261,6 @@ def test_what_was_asked_for_is_asked_of_both_workers():
     config = made.state.config
     assert (verify.handle, verify.session_id, verify.term) == (9, "s", 1)
     assert (verify.window, verify.depth, verify.output) == (config.largest_block, 4, (4,))
-    assert (verify.drafted_for, verify.num_candidates) == (True, 3)
+    assert (verify.drafted_for, verify.num_candidates) == (False, 3)
     assert (draft.window, draft.num_candidates, draft.output) == (4, 3, (4,))
     assert (draft.method, draft.vocab_size) == ("model", 100)

@@ -41,6 +41,7 @@ from services.contract.types import (
 from services.contract.worker_messages import (
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartDraft,
     StartVerify,
@@ -136,7 +137,7 @@ class Workers:
                             step.handle, drafter.opened.opening, FailureReason.UNKNOWN_SESSION
                         )
                         self._heard(worker, Role.DRAFTER, gone)
-            case SetWindow():
+            case SetWindow() | SetDraftedFor():
                 pass
 
     def _heard(self, worker: str, role: Role, event) -> None:

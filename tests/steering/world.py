@@ -231,6 +231,8 @@ class World:
                 self._to_verifier(self.state.verifier.worker, lambda sim: sim.grant(limit))
             case events.SetWindow(name, window):
                 self._to_drafter(name, lambda sim: setattr(sim, "window", window))
+            case events.SetDraftedFor():
+                pass
             case events.Persist(commit):
                 self.commits.append(commit)
                 self._post("store", lambda: self._store(commit))

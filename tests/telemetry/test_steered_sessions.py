@@ -8,13 +8,16 @@ import pytest
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from orchestrator.recorder import Recorder
-from orchestrator.steering import events
+from orchestrator.steering import events, machine
+from orchestrator.steering.ports import StepFacts, Taken
 from orchestrator.steering.rounds import RoundRecord
 from orchestrator.steering.state import State
-from services.contract.types import Role
+from services.contract.frames import StepRow, WaitReason
+from services.contract.types import ResolvedSampling, Role
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import round_of, verifying_of
 from services.runtime.telemetry.names import Fallback
+from tests.steering.made import Made
 from tests.steering.world import Faults, World
 from tests.telemetry.scrape import scrape
 
@@ -39,6 +42,30 @@ class Traced(World):
 
     def records(self) -> list[RoundRecord]:
         return [record for commit in self.commits for record in commit.records]
+
+
+class Watched(Made):
+    """One session under the name "s", led step by step, with a recorder."""
+
+    def __init__(self, telemetry, **made) -> None:
+        self.at = 0.0
+        self.recorder = Recorder(telemetry, clock=lambda: self.at)
+        super().__init__(**made)
+
+    def feed(self, event: events.Event) -> Watched:
+        if isinstance(event, events.Begin):
+            self.recorder.start_generate("s", self.state.config, model="tiny")
+        before, self.at = self.state, event.at
+        self.state, actions = machine.step(self.state, event)
+        self.actions += actions
+        self.recorder.on_turn("s", event, actions, before, self.state)
+        return self
+
+    def says(self, row: StepRow, window: int | None = None, at: float = 0.0) -> Watched:
+        """A step, and how far the drafter is to be ahead from then on."""
+        facts = StepFacts(1, step_ms=6.0, sessions=3, rows=5, heard_at=at)
+        taken = (Taken(row, facts, window),)
+        return self.feed(events.StepsTaken(at, "v", taken, lag_s=0.001)).stored(at)
 
 
 @pytest.fixture
@@ -155,3 +182,127 @@ def test_the_load_on_workers_is_told_while_a_session_is_at_work(telemetry):
     works = scrape(telemetry)
     assert works.value("paceline_verify_queue_tokens") == 1
     assert works.value("paceline_sessions_without_speculation") == 0
+
+
+def test_a_drafter_that_is_told_to_rest_is_not_wanted_and_rounds_say_why(telemetry):
+    session = Watched(telemetry)
+    session.serve()
+    session.says(session.row(1), window=0)
+    session.says(session.row(2))
+    rests = scrape(telemetry)
+    assert rests.value("paceline_drafters_wanted") == 0
+    assert rests.value("paceline_sessions_without_speculation") == 1
+    assert rests.value("paceline_rounds_fallback_total", reason=Fallback.NOTHING_READY) == 1
+    assert rests.value("paceline_rounds_fallback_total", reason=Fallback.DOES_NOT_PAY) == 1
+    session.says(session.row(3), window=4)
+    tries = scrape(telemetry)
+    assert tries.value("paceline_drafters_wanted") == 1
+    assert tries.value("paceline_sessions_without_speculation") == 0
+    assert tries.value("paceline_rounds_fallback_total", reason=Fallback.DOES_NOT_PAY) == 2
+
+
+def test_the_last_steps_of_a_session_had_the_drafter_that_is_released_with_them(telemetry):
+    session = Watched(telemetry, sampling=ResolvedSampling(max_tokens=2))
+    session.serve()
+    session.says(session.row(1))
+    session.says(session.row(2))
+    page = scrape(telemetry)
+    assert page.value("paceline_rounds_fallback_total", reason=Fallback.NOTHING_READY) == 2
+    assert page.value("paceline_rounds_fallback_total", reason=Fallback.NO_DRAFTER) == 0
+
+
+def test_a_session_whose_resting_drafter_has_left_wants_one_again(telemetry):
+    session = Watched(telemetry)
+    session.serve()
+    session.says(session.row(1), window=0)
+    session.lose(role=Role.DRAFTER)
+    assert scrape(telemetry).value("paceline_drafters_wanted") == 1
+
+
+def test_the_queue_has_the_rows_that_a_next_step_is_likely_to_have(telemetry):
+    session = Watched(telemetry)
+    session.serve()
+    session.says(session.row(1, 2, accepted=1, judged=(1, 8, 9)))
+    assert scrape(telemetry).value("paceline_verify_queue_tokens") == 1 + 3
+    session.says(session.row(3))
+    assert scrape(telemetry).value("paceline_verify_queue_tokens") == 1
+
+
+def test_time_for_which_drafts_were_waited_for_is_the_verifiers_starvation(telemetry):
+    session = Watched(telemetry)
+    session.serve()
+    session.says(session.row(1, queue_ms=40.0, hold_ms=30.0))
+    session.says(session.row(2, queue_ms=1.0))
+    page = scrape(telemetry)
+    assert page.value("paceline_verifier_starved_seconds_total") == pytest.approx(0.03)
+    assert page.value("paceline_verify_queue_wait_seconds_sum") == pytest.approx(0.041)
+
+
+def test_why_a_session_takes_no_part_in_steps_is_told_until_it_does(telemetry):
+    assert [*names.WAITS] == [reason.name.lower() for reason in WaitReason]
+    session = Watched(telemetry)
+    session.serve()
+    for reason in WaitReason:
+        session.feed(events.Waited(0.1, "v", reason))
+        page = scrape(telemetry)
+        said = {of: page.value("paceline_sessions_waiting", reason=of) for of in names.WAITS}
+        assert said == dict.fromkeys(names.WAITS, 0) | {reason.name.lower(): 1}
+    session.says(session.row(1), at=0.2)
+    assert scrape(telemetry).value("paceline_sessions_waiting", reason="ended") == 0
+
+
+def test_drafting_ends_where_the_draft_came_and_the_round_has_its_wait(receiver, start):
+    telemetry = start()
+    session = Watched(telemetry)
+    session.serve()
+    row = session.row(1, 2, accepted=1, queue_ms=5.0, hold_ms=4.0, age_ms=2.0, draft_ms=1.5)
+    session.says(row, at=1.0)
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    round, draft = only(receiver.named("spec_round")), only(receiver.named("spec_draft"))
+    assert round.attributes[names.HOLD_MS] == 4.0
+    assert round.attributes[names.DRAFT_AGE] == 2.0
+    assert round.end - round.start == pytest.approx(11e6, abs=2e3)
+    assert draft.end - round.start == pytest.approx(3e6, abs=2e3)
+    assert draft.end - draft.start == pytest.approx(1.5e6, abs=2e3)
+
+
+def test_what_a_verifier_found_of_a_text_is_told_though_its_first_step_comes_before(
+    receiver, start
+):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry)
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    session.feed(events.Started(0.1, Role.VERIFIER, "v", 1, 1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="cached") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    prefill = only(receiver.named("prefill"))
+    assert prefill.attributes[names.CACHED_TOKENS] == 1
+    assert prefill.attributes[names.COMPLETED]
+
+
+def test_a_text_was_read_where_the_first_steps_are_the_last_ones(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="", sampling=ResolvedSampling(max_tokens=1))
+    session.attach(Role.VERIFIER, "v")
+    session.says(session.row(1))
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 1
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert only(receiver.named("prefill")).attributes[names.COMPLETED]
+
+
+def test_a_text_was_not_read_by_a_verifier_that_was_lost_before_its_first_step(receiver, start):
+    telemetry = start(metrics_port=0)
+    session = Watched(telemetry, method="")
+    session.attach(Role.VERIFIER, "v")
+    session.lose(0.2)
+    page = scrape(telemetry)
+    assert page.value("paceline_prefill_tokens_total", source="computed") == 0
+    session.recorder.end_generate("s")
+    telemetry.shutdown()
+    assert not only(receiver.named("prefill")).attributes[names.COMPLETED]

@@ -2,10 +2,11 @@
 
 import pytest
 
-from services.runtime.step_records import StepEntry, StepRecord
+from services.runtime.step_records import Dropped, StepEntry, StepRecord
 from services.runtime.telemetry import StepTracer, names
 from services.runtime.telemetry.children import verifying_of
 from services.runtime.telemetry.propagation import parent_context, span_context
+from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -107,7 +108,6 @@ def test_a_malformed_traceparent_costs_nothing_but_the_span(receiver, start):
 
 def test_steps_that_come_too_fast_are_counted_and_dropped(start):
     from services.runtime.telemetry import steps
-    from tests.telemetry.scrape import scrape
 
     telemetry = start("drafter", metrics_port=0)
     tracer = StepTracer(telemetry)
@@ -115,3 +115,20 @@ def test_steps_that_come_too_fast_are_counted_and_dropped(start):
     for _ in range(steps._MOST_WAITING + 3):
         tracer.on_step("drafter")(StepRecord(START, END))
     assert scrape(telemetry).value("paceline_step_untraced_total") == 3
+
+
+def test_who_stood_out_and_which_drafts_were_dropped_are_counted_by_the_reason(start):
+    telemetry = start("verifier", metrics_port=0)
+    tracer = StepTracer(telemetry)
+    take = tracer.on_step("verifier")
+    take(StepRecord(START, END, (), (1, 2, 3, 4, 5, 6, 7), {Dropped.LATE: 4}))
+    take(StepRecord(START, END, (), (), {Dropped.LATE: 1, Dropped.ENDED: 2}))
+    tracer.close()
+    page = scrape(telemetry)
+    out = [page.value("paceline_step_stood_out_total", reason=one) for one in names.WAITS]
+    assert out == [1, 2, 3, 4, 5, 6, 7]
+    assert [*names.DROPS] == [*Dropped]
+    dropped = {
+        one: page.value("paceline_draft_tokens_dropped_total", reason=one) for one in Dropped
+    }
+    assert dropped == dict.fromkeys(Dropped, 0) | {Dropped.LATE: 5, Dropped.ENDED: 2}

@@ -41,6 +41,8 @@ def page(written: str) -> str:
         _section(
             "Reasons of a round without a draft", ("reason", meaning), _words(names.FALLBACKS)
         ),
+        _section("Why a session takes no part in a step", ("reason", meaning), _words(names.WAITS)),
+        _section("Why a draft token was never verified", ("reason", meaning), _words(names.DROPS)),
         _section("Errors that end a session", ("type", meaning), _words(names.FAILURES)),
         _section(
             "Attributes",

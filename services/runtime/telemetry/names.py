@@ -196,6 +196,10 @@ ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session to
 DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
 VERIFY_MS = Attribute("paceline.verify.duration", "Time of the verifying step, ms.")
 QUEUE_MS = Attribute("paceline.verify.queue_wait", "Wait at the verifier before the step, ms.")
+HOLD_MS = Attribute("paceline.verify.hold", "How much of that wait was for a draft, ms.")
+DRAFT_AGE = Attribute(
+    "paceline.draft.age", "For how long the draft had been at the verifier when the step began, ms."
+)
 BATCH_SIZE = Attribute("paceline.verify.batch_size", "Sessions in the verifying step.")
 DRAFTER = Attribute("paceline.draft.worker.id", "The drafter; empty = nothing drafted.")
 VERIFIER = Attribute("paceline.verify.worker.id", "The verifier.")
@@ -295,6 +299,27 @@ FINISHES = ("stop", "length", "abort", "suspended", "detached", "error")
 METHODS = ("ngram", "graph", "model", "text", "eagle", "skip", "lookahead", "several", "other")
 # How its drafts were verified.
 MODES = ("greedy", "coupled", "standard", "block")
+
+
+# Why a draft token that came to a verifier was never verified; see `step_records.Dropped`.
+DROPS = {
+    "late": "It came when the text had gone on otherwise.",
+    "passed": "The text has gone past it: the target said it meanwhile, or went beside it.",
+    "departed": "The text departed from its draft.",
+    "replaced": "A newer draft came.",
+    "ended": "Its session ended, or left.",
+}
+
+# Why a session takes no part in a step; see `WaitReason`.
+WAITS = {
+    "credit": "Its orchestrator, or the store, has yet to take what was decided.",
+    "kv": "Others have its K/V memory.",
+    "prompt": "Its text is being read, or waits for that.",
+    "format": "Its response format is being compiled or followed.",
+    "turn": "Others come first: the step is full.",
+    "hold": "Its draft is waited for.",
+    "ended": "Its text has ended.",
+}
 
 
 class Cause:
@@ -470,6 +495,12 @@ PLAIN_SESSIONS = _gauge(
     "{session}",
     "Sessions that decode plainly: no drafter has them open, or pacing rests.",
 )
+WAITING = _gauge(
+    "paceline.sessions.waiting",
+    "{session}",
+    "Sessions here that take no part in steps, by what their verifiers say.",
+    "reason",
+)
 STREAMS = _gauge("paceline.streams.active", "{stream}", "Calls that stream a session to a client.")
 VERIFY_QUEUE = _gauge(
     "paceline.verify.queue_tokens",
@@ -524,13 +555,22 @@ STEP_SESSIONS = _histogram(
     "paceline.step.batch_size", "{session}", "Sessions in one step.", "role", buckets=_SIZES
 )
 STEP_WAIT_SECONDS = _seconds(
-    "paceline.step.queue_wait",
-    "A session's wait before a step, by what the step does for it.",
-    "role",
-    "kind",
+    "paceline.step.queue_wait", "A session's wait before a step of this verifier."
 )
 STEP_TOKEN_COUNT = _counter(
     "paceline.step.tokens", "{token}", "Tokens drafted, verified or prefilled.", "role", "kind"
+)
+STOOD_OUT = _counter(
+    "paceline.step.stood_out",
+    "{session}",
+    "Sessions of a verifier that took no part in one of its steps, by the reason.",
+    "reason",
+)
+DROPPED_DRAFTS = _counter(
+    "paceline.draft.tokens_dropped",
+    "{token}",
+    "Draft tokens that came to a verifier and were never verified, by the reason.",
+    "reason",
 )
 COPIED_PROMPT_TOKENS = _counter(
     "paceline.draft.prompt.copied",

@@ -56,6 +56,8 @@ class StepTracer:
         self._sessions = telemetry.histogram(names.STEP_SESSIONS)
         self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
         self._tokens = telemetry.counter(names.STEP_TOKEN_COUNT)
+        self._stood_out = telemetry.counter(names.STOOD_OUT)
+        self._dropped = telemetry.counter(names.DROPPED_DRAFTS)
         self._untraced = telemetry.counter(names.STEPS_UNTRACED)
         self._waiting: deque[tuple[Worker, StepRecord]] = deque()
         self._wake = threading.Event()
@@ -128,8 +130,12 @@ class StepTracer:
         self._seconds.show(role)
         self._sessions.show(role)
         for kind in _KINDS[role]:
-            self._waits.show(role, kind)
             self._tokens.add(0, role, kind)
+        if role == "verifier":
+            for reason in names.WAITS:
+                self._stood_out.add(0, reason)
+            for why in names.DROPS:
+                self._dropped.add(0, why)
 
     # --- in the telemetry thread -------------------------------------------------------
 
@@ -144,8 +150,13 @@ class StepTracer:
         self._seconds.record((record.ended_ns - record.started_ns) / 1e9, role)
         self._sessions.record(len(record.entries), role)
         for entry in record.entries:
-            self._waits.record(entry.queue_ms / 1e3, role, entry.kind)
+            if entry.kind == "verify":
+                self._waits.record(entry.queue_ms / 1e3)
             self._tokens.add(entry.tokens, role, entry.kind)
+        for reason, count in zip(names.WAITS, record.stood_out, strict=False):
+            self._stood_out.add(count, reason)
+        for why, count in record.dropped.items():
+            self._dropped.add(count, why)
         members = [(e, parent) for e in record.entries if (parent := _sampled_parent(e))]
         if members and self._children is not None:
             self._trace(self._children, _BATCH_SPANS[role], record, members)

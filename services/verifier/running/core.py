@@ -43,6 +43,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartVerify,
     TextStates,
@@ -54,7 +55,7 @@ from services.engine.port import Capability, Engine
 from services.engine.sampling import rounding
 from services.engine.structure import StructureError
 from services.grammar.spending import SLICE
-from services.runtime.proposer import LocalAsk, Proposer
+from services.runtime.proposer import LocalAsk, LocalDraft, Proposer
 from services.runtime.step_records import StepRecord
 from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Judged, Offer, Pacing
@@ -75,6 +76,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.running.deciding import decide_turns
+from services.verifier.running.dropped import DroppedDrafts
 from services.verifier.running.mailbox import NOTHING
 from services.verifier.running.session import Key, RunningSession
 from services.verifier.running.telling import (
@@ -160,6 +162,7 @@ class RunningCore:
         )
         self._states = StateWatch(engine, self._options.on_states)
         self._recent_ms: deque[float] = deque(maxlen=16)
+        self._dropped = DroppedDrafts()
         self._in_step: dict[RunningSession, Turn] = {}
         """Those whose drafts have K/V that nobody judged yet."""
         self._again = -math.inf
@@ -178,7 +181,7 @@ class RunningCore:
             case Grants():
                 for handle, limit in granted(command):
                     if (session := self._sessions.get((link, handle))) is not None:
-                        session.limit = max(session.limit, limit)
+                        session.grant(limit, arrived)
             case StartVerify():
                 self._start(link, command, arrived)
             case EndSession(handle):
@@ -188,6 +191,11 @@ class RunningCore:
                 if (session := self._sessions.get((link, handle))) is not None:
                     session.window = min(window, session.opening.window)
                     # Its drafter has been given another, too.
+                    session.told_window = None
+            case SetDraftedFor(handle, drafted_for):
+                if (session := self._sessions.get((link, handle))) is not None:
+                    session.drafted_for = drafted_for
+                    # One that comes is to hear how far to be ahead.
                     session.told_window = None
             case _:
                 assert_never(command)
@@ -235,10 +243,7 @@ class RunningCore:
             for draft in draft_rows(frame):
                 session = self._sessions.get((link, draft.handle))
                 if session is not None and self._sound(draft):
-                    if draft.name.opening > session.mailbox.newest.opening:
-                        # A drafter that was told nothing.
-                        session.told_window = None
-                    session.mailbox.put(draft, session.output, arrived)
+                    self._dropped.put(session.mailbox, draft, session.output, arrived)
                     size, final = len(draft.tree), draft.final
                     self._pacing.drafted(session.key, size, draft.draft_ms, final)
         except Exception as error:
@@ -280,6 +285,7 @@ class RunningCore:
         if (session := self._sessions.pop(key, None)) is None:
             return
         self._states.close(session)
+        self._dropped.closed(session.mailbox)
         turn = self._in_step.pop(session, None)
         sound = sound and (turn is None or _trimmed(turn))
         self._caches.close(session, sound=sound)
@@ -328,13 +334,21 @@ class RunningCore:
             return True
         if self._proposer is not None:
             asks = [self._ask(own) for own in self._sessions.values() if own.drafts_here]
-            if asks and self._proposer.idle(asks):
+            if asks and self._drafts_ahead(self._proposer, asks):
                 return True
         if self._sessions:
             now = self._options.clock()
             held = [self._held_until(own) for own in self._sessions.values() if own.held]
             self._again = min([now + MOST_REST, *[until for until in held if until > now]])
         return False
+
+    def _drafts_ahead(self, proposer: Proposer, asks: Sequence[LocalAsk]) -> bool:
+        """Whether an idle moment was of use to whoever drafts here."""
+        try:
+            return proposer.idle(asks)
+        except Exception:
+            _log.exception("no drafts of the verifier's own while it rests")
+            return False
 
     def _prepare(self) -> None:
         """Go on with what came meanwhile: forms, room for preempted sessions, shared beginnings."""
@@ -432,6 +446,8 @@ class RunningCore:
 
     def _offer(self, session: RunningSession) -> Offer:
         box, opening = session.mailbox, session.opening
+        # Where nobody drafts there is nothing to pace, and to wait for.
+        pacing = opening.pacing if session.drafted_for or session.drafts_here else ""
         if not box.tokens:
             return Offer(
                 session.key,
@@ -441,7 +457,7 @@ class RunningCore:
                 source=opening.method,
                 window=session.window,
                 final=box.final,
-                pacing=opening.pacing,
+                pacing=pacing,
             )
         tree = box.parents is not None
         return Offer(
@@ -454,7 +470,7 @@ class RunningCore:
             tuple(box.reach) if opening.mode.exact_match else (),
             session.window,
             box.final,
-            opening.pacing,
+            pacing,
             box.draft_ms / len(box),
             box.levels if tree else 0,
         )
@@ -472,11 +488,11 @@ class RunningCore:
             drafts = proposer.propose([self._ask(own) for own in asking])
         except Exception:
             _log.exception("no drafts of the verifier's own in this step")
-            return
+            drafts = [LocalDraft()] * len(asking)
         now = self._options.clock()
         for session, draft in zip(asking, drafts, strict=True):
             # Where nothing is drafted here, a drafter may have something yet.
-            if len(draft.tree) or not session.opening.drafted_for:
+            if len(draft.tree) or not session.drafted_for:
                 session.mailbox.propose(draft, now)
 
     def _ask(self, session: RunningSession) -> LocalAsk:
@@ -639,10 +655,16 @@ class RunningCore:
         forms = sum(self._form_time.took(turn.session, ended) for turn in turns)
         took_ms = 1e3 * max(0.0, ended - started - forms)
         frame = StepFrame(self._steps, started_ns, took_ms, sessions, rows)
-        self._send(frame, brought)
+        stood = stood_out(self._sessions.values(), self._steps)
+        self._send(frame, brought, stood)
         for session, error in failed:
             self._fail(session, error)
-        self._measure(turns, took_ms, 1e3 * (started - began), started, started_ns)
+        self._measure(turns, took_ms, 1e3 * (started - began))
+        if self._options.on_step is not None:
+            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
+            every = tuple(map(sum, zip(*stood.values(), strict=True)))
+            dropped = self._dropped.since_last()
+            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries, every, dropped))
 
     def _grown(
         self, turns: Sequence[Turn], started: float, failed: list[tuple[RunningSession, Exception]]
@@ -715,10 +737,13 @@ class RunningCore:
     def _take_in(self, turn: Turn, decided: Decided, row: StepRow, now: float) -> None:
         """The text grows by what was said, and K/V, form and counts follow it."""
         session, tokens = turn.session, row.tokens
+        box = session.mailbox
+        held, name = len(box), box.name
         if turn.tree.parents is not None:
             kept = [node + 1 for node in decided.path if node < len(turn.tree)]
             self._spared(partial(session.cache.keep_path, turn.last, (0, *kept)))
         session.grew(tokens, now)
+        self._dropped.followed(held, name, row, box)
         session.steps += 1
         session.cache.rollback(len(session.text) - 1)
         if session.telling is not None:
@@ -750,12 +775,12 @@ class RunningCore:
             told(mode.name.lower(), len(row.tokens), row.near_ties)
 
     def _send(
-        self, frame: StepFrame, brought: dict[int, list[tuple[RunningSession, StepRow]]]
+        self,
+        frame: StepFrame,
+        brought: dict[int, list[tuple[RunningSession, StepRow]]],
+        stood: dict[int, tuple[int, ...]],
     ) -> None:
         """A frame a link, with how far its drafters are to be ahead where that has changed."""
-        if not brought:
-            return
-        stood = stood_out(self._sessions.values(), self._steps)
         for link, every in brought.items():
             windows = self._windows([session for session, _ in every])
             bare = replace(frame, stood_out=stood.get(link, ()))
@@ -763,7 +788,7 @@ class RunningCore:
 
     def _windows(self, sessions: Sequence[RunningSession]) -> Sequence[int]:
         """How far their drafters are to be ahead; none where they know."""
-        if not any(own.opening.drafted_for for own in sessions):
+        if not any(own.drafted_for for own in sessions):
             return ()
         windows = [min(255, self._pacing.window(own.key, own.window)) for own in sessions]
         news = False
@@ -772,14 +797,7 @@ class RunningCore:
             session.told_window = window
         return windows if news else ()
 
-    def _measure(
-        self,
-        turns: Sequence[Turn],
-        took_ms: float,
-        before_ms: float,
-        started: float,
-        started_ns: int,
-    ) -> None:
+    def _measure(self, turns: Sequence[Turn], took_ms: float, before_ms: float) -> None:
         """Learn from a step; `before_ms`: what its drafts took that were made in it."""
         rows = sum(turn.rows for turn in turns)
         prompts = sum(turn.prompt for turn in turns)
@@ -790,9 +808,6 @@ class RunningCore:
         if took_ms and not (prompts and self._line.weight):
             self._line = self._line.add(rows, 1e-3 * took_ms)
         self._recent_ms.append(took_ms)
-        if self._options.on_step is not None:
-            entries = tuple(chain.from_iterable(turn.entries(started) for turn in turns))
-            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))
 
     # --- failures ---------------------------------------------------------------
 

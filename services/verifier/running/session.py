@@ -65,6 +65,8 @@ class RunningSession(FedText):
         """How far its drafter was told to be ahead; None: it is to be told."""
         self.told_rows = b""
         """What the target said at the rows of its last draft."""
+        self.drafted_for = opening.drafted_for
+        """Whether a drafter has it."""
         self.drafts_here = False
         """Whether the verifier drafts for it by itself."""
         edited = sampling.logit_bias or sampling.limits_tokens or self.history is not None
@@ -120,6 +122,13 @@ class RunningSession(FedText):
         if self.held:
             return WaitReason.HOLD
         return WaitReason.FORMAT if self.heavy else WaitReason.TURN
+
+    def grant(self, limit: int, now: float) -> None:
+        """Its output may get so long."""
+        if limit > self.limit:
+            if self.length >= self.limit:
+                self.ready_since = now
+            self.limit = limit
 
     def grew(self, tokens: tuple[int, ...], now: float) -> None:
         """Its output has grown by these tokens."""

@@ -51,14 +51,16 @@ class VerifierServiceLinkRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_types_pb2.LinkHello, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[VerifierCommand, _Mapping]]] = ..., grants: _Optional[_Iterable[_Union[Grants, _Mapping]]] = ..., drafts: _Optional[_Iterable[_Union[_session_pb2.DraftFrame, _Mapping]]] = ...) -> None: ...
 
 class VerifierCommand(_message.Message):
-    __slots__ = ("start", "end", "window")
+    __slots__ = ("start", "end", "window", "drafted_for")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FOR_FIELD_NUMBER: _ClassVar[int]
     start: StartVerify
     end: _session_pb2.EndSession
     window: SetWindow
-    def __init__(self, start: _Optional[_Union[StartVerify, _Mapping]] = ..., end: _Optional[_Union[_session_pb2.EndSession, _Mapping]] = ..., window: _Optional[_Union[SetWindow, _Mapping]] = ...) -> None: ...
+    drafted_for: SetDraftedFor
+    def __init__(self, start: _Optional[_Union[StartVerify, _Mapping]] = ..., end: _Optional[_Union[_session_pb2.EndSession, _Mapping]] = ..., window: _Optional[_Union[SetWindow, _Mapping]] = ..., drafted_for: _Optional[_Union[SetDraftedFor, _Mapping]] = ...) -> None: ...
 
 class Grants(_message.Message):
     __slots__ = ("handles", "limits")
@@ -129,6 +131,14 @@ class SetWindow(_message.Message):
     handle: int
     window: int
     def __init__(self, handle: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
+
+class SetDraftedFor(_message.Message):
+    __slots__ = ("handle", "drafted_for")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FOR_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    drafted_for: bool
+    def __init__(self, handle: _Optional[int] = ..., drafted_for: _Optional[bool] = ...) -> None: ...
 
 class VerifierServiceLinkResponse(_message.Message):
     __slots__ = ("steps", "events")

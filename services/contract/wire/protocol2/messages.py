@@ -24,6 +24,7 @@ from services.contract.worker_messages import (
     PromptScores,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     SetWindow,
     StartDraft,
     StartVerify,
@@ -69,6 +70,10 @@ def _read_end(message: session_pb2.EndSession) -> EndSession:
 
 def _read_window(message: Any) -> SetWindow:
     return SetWindow(message.handle, message.window)
+
+
+def _read_drafted_for(message: verifier_pb2.SetDraftedFor) -> SetDraftedFor:
+    return SetDraftedFor(message.handle, message.drafted_for)
 
 
 def _read_states(message: session_pb2.TextStates) -> TextStates:
@@ -131,6 +136,7 @@ VERIFIER_COMMANDS: dict[type[Any], Kind] = {
         "start", partial(_write_start, verifier_pb2.StartVerify), partial(_read_start, StartVerify)
     ),
     **_END,
+    SetDraftedFor: Kind("drafted_for", _as_it_is, _read_drafted_for),
 }
 DRAFTER_COMMANDS: dict[type[Any], Kind] = {
     StartDraft: Kind(

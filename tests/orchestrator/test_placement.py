@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from orchestrator.core.placement import Candidate, Wanted, choose
+from orchestrator.workers.placement import Candidate, Wanted, choose
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import Progress, Role, WorkerDescription
 
