@@ -8,6 +8,7 @@ from math import inf, nan
 import pytest
 from paceline.client import Client
 
+from orchestrator.steering import credit
 from orchestrator.steering.config import Limits
 from services.contract import types as t
 from services.contract.frames import (
@@ -109,16 +110,6 @@ def each(change):
     return of_kind(StepFrame, change)
 
 
-def going_on(frame):
-    """The text without end, one token a step, whatever the limit."""
-    rows = [*step_rows(frame)]
-    more = [
-        [StepRow(r.handle, r.opening, r.position + len(r.tokens) + i, (1,)) for r in rows]
-        for i in range(600)
-    ]
-    return [frame, *[step_frame(StepFrame(2 + i), own) for i, own in enumerate(more)]]
-
-
 def of_others(frame):
     """Tokens of every session that there may be, at every place."""
     foreign = [[StepRow(h, 1, at, (1,)) for h in range(1, 40)] for at in range(8)]
@@ -145,7 +136,6 @@ FALSE_STEPS = {
     "a token beyond the vocabulary": ending_in(12),
     "the largest token there is": ending_in(2**32 - 1),
     "more tokens than the window allows": with_tokens(lambda row: (*row.tokens, *[1] * 40)),
-    "more than its credit": each(going_on),
     "tokens of another session": each(of_others),
     "accepted what nobody drafted": frames(accepted=lambda frame: frame.counts),
     "an acceptance that is none": frames(drafted=lambda frame: pack("H", [9] * frame.size)),
@@ -182,7 +172,6 @@ COMPLAINTS = {
     "a token beyond the vocabulary": "beyond the vocabulary",
     "the largest token there is": "beyond the vocabulary",
     "more tokens than the window allows": "beyond its limit",
-    "more than its credit": "beyond its limit",
     "accepted what nobody drafted": "StepFrame",
     "an acceptance that is none": "StepFrame",
     "a time that is no number": "is no duration",
@@ -204,6 +193,18 @@ async def test_a_lying_verifier_changes_no_text(lie, caplog):
     async with served([false, true], [drafter]) as running:
         assert await texts(running) == [greedy(prompt) for prompt in PROMPTS]
     assert COMPLAINTS.get(lie, "") in caplog.text
+
+
+async def test_a_verifier_that_runs_beyond_its_credit_loses_its_link_and_nobody_a_token(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(credit, "LEAST", 1)
+    monkeypatch.setattr(credit, "MOST", 1)
+    false = await lying_verifier("liar", liars.honest, core=liars.Unbounded)
+    true = await lying_verifier("honest", liars.honest)
+    async with served([false, true], []) as running:
+        assert await texts(running) == [greedy(prompt) for prompt in PROMPTS]
+    assert "beyond its limit" in caplog.text
 
 
 async def test_an_answer_for_nobody_holds_up_only_the_sessions_it_was_kept_from():

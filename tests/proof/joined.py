@@ -27,6 +27,7 @@ from services.contract.worker_messages import (
     EndSession,
     SessionGone,
     SessionStarted,
+    SetDraftedFor,
     StartVerify,
     TextStates,
 )
@@ -141,6 +142,8 @@ class Owner:
                 else:
                     self.hub.drafted_by(handle, worker)
                 self.hub.send(worker, message)
+            case events.SetDraftedFor(worker, drafted_for):
+                self.hub.send(worker, SetDraftedFor(handle, drafted_for))
             case events.Grant(limit):
                 self.hub.grant(handle, limit)
             case events.Persist(commit):

@@ -225,7 +225,7 @@ class Cluster:
         box: Mailbox = thawed(Mailbox, own.box)
         # Nobody drafts beyond the end.
         full = len(own.text) + max(1, len(box)) >= sampling.max_tokens
-        whole = box.final or full or world.drafter is None
+        whole = box.final or full or not own.drafted
         size = self.policy(len(box), whole=whole)
         if size is None:
             return ()

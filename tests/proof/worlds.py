@@ -37,7 +37,10 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A verifier with the session, of which `doing` is the running step."""
+    """A verifier with the session, of which `doing` is the running step.
+
+    `drafted`: it knows of a drafter.
+    """
 
     name: str
     opening: int = 0
@@ -45,6 +48,7 @@ class Verifier:
     limit: int = 0
     box: Frozen = ()
     doing: Doing | None = None
+    drafted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def _perform(world: World, action: events.Action) -> World:
             return world if role in world.on("place") else world.put("place", role)
         case events.Start(role, _, message):
             return world.put(">v" if role is Role.VERIFIER else ">d", message)
-        case events.Grant():
+        case events.Grant() | events.SetDraftedFor():
             return world.put(">v", action)
         case events.Persist(commit):
             return world.put("store", commit)
@@ -187,6 +191,7 @@ def told_verifier(world: World, message: Any) -> World:
         case StartVerify():
             box = frozen(Mailbox(message.first_drafts))
             own = Verifier(own.name, message.opening, message.output, message.limit, box)
+            own = replace(own, drafted=message.drafted_for)
             return world.but(verifier=own).put("v>", Said(own.name, message.opening))
         case DraftRow() if own.doing is not None:
             doing = own.doing._replace(came=(*own.doing.came, message))
@@ -194,6 +199,8 @@ def told_verifier(world: World, message: Any) -> World:
         case DraftRow():
             box = put(own.box, own.text, message)
             return world.but(verifier=replace(own, box=box))
+        case events.SetDraftedFor(_, drafted):
+            return world.but(verifier=replace(own, drafted=drafted))
         case events.Grant(limit):
             return world.but(verifier=replace(own, limit=max(own.limit, limit)))
     raise AssertionError(message)
