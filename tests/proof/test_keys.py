@@ -6,7 +6,6 @@ cores live through deaths, broken links, messages in the middle of a step, and t
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from contextlib import contextmanager
 
@@ -14,7 +13,6 @@ import pytest
 
 from services.contract.frames import DraftName, draft_key
 from services.drafter.hypotheses import session as hypotheses
-from services.drafter.hypotheses.session import HypothesisSession
 from services.drafter.methods.model.candidates import Place
 from services.engine import noise
 from services.engine.noise import Stream
@@ -143,32 +141,16 @@ def test_verification_keys_that_come_again_are_seen(monkeypatch, name, number):
     assert repeated(keys) & {Stream.ACCEPT, Stream.BONUS}, name
 
 
+# That of the number is in tests/services/test_hypothesis_law.py.
 @pytest.mark.parametrize(
     "key",
     [
         lambda term, name: draft_key(1, name),
         lambda term, name: draft_key(term, DraftName(1, name.number)),
-        lambda term, name: draft_key(term, DraftName(name.opening, 0)),
     ],
-    ids=["the term", "the opening", "the number"],
+    ids=["the term", "the opening"],
 )
 def test_drafts_of_which_a_part_of_the_name_is_no_key_are_seen(monkeypatch, key):
     monkeypatch.setattr(hypotheses, "draft_key", key)
     keys, _ = lives(monkeypatch, BLOCK, seeds=range(8))
     assert repeated(keys) == {Stream.DRAFT}
-
-
-def test_a_drafter_that_gives_a_tail_up_without_a_new_name_is_seen(monkeypatch):
-    rightly = HypothesisSession._adopt
-
-    def adopt(session, tokens):
-        number = session._number
-        stayed = rightly(session, tokens)
-        session._number = number
-        return stayed
-
-    monkeypatch.setattr(HypothesisSession, "_adopt", adopt)
-    with listening(monkeypatch) as keys, contextlib.suppress(AssertionError):
-        for seed in range(6):
-            Joined(seed, BLOCK).run()
-    assert Stream.DRAFT in repeated(keys)
