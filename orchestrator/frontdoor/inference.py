@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 from paceline.together import together
 
-from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.known_sessions import KnownSessions
@@ -71,6 +70,7 @@ from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.hub import Hub
+from orchestrator.steering.openings import MOST_TERMS
 from orchestrator.store.null_store import NullStore
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool

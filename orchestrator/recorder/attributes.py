@@ -48,7 +48,7 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
     """A round with its verdict."""
     about: Attributes = {
         names.ROUND_INDEX: record.round,
-        names.EPOCH: record.epoch,
+        names.OPENING: record.epoch,
         names.ROUND_OUTCOME: outcome,
         names.DRAFT_TOKENS: record.draft_tokens,
         names.ACCEPTED_TOKENS: record.accepted_tokens,

@@ -145,7 +145,7 @@ class SessionSpans:
         about: dict[str, AttributeValue] = {
             names.DISCARDED_DRAFT: True,
             names.DRAFT_TOKENS: before.drafted,
-            names.EPOCH: before.epoch,
+            names.OPENING: before.epoch,
             names.DRAFTER: drafter.worker if drafter is not None else "",
         }
         end = self._ns(at)
@@ -160,7 +160,7 @@ class SessionSpans:
             block = under_way.block
             about: dict[str, AttributeValue] = {
                 names.ROUND_INDEX: block.round,
-                names.EPOCH: block.epoch,
+                names.OPENING: block.epoch,
                 names.ROUND_OUTCOME: names.RoundOutcome.ABANDONED,
                 names.DRAFT_TOKENS: len(block.tree),
             }
@@ -239,7 +239,7 @@ class SessionSpans:
         about: dict[str, AttributeValue] = {
             names.ROLE: role.value,
             names.WORKER: opening.worker,
-            names.EPOCH: opening.epoch,
+            names.OPENING: opening.epoch,
             names.INPUT_TOKENS: opening.tokens,
             names.COMPLETED: cached_tokens is not None,
             names.CACHED_TOKENS: cached_tokens or 0,

@@ -71,10 +71,10 @@ def test_the_parts_of_a_round_fill_it():
         assert one.way_ms == pytest.approx(3)
 
 
-def test_drafting_ends_where_its_block_leaves_and_the_zero_is_the_first_of_all():
+def test_drafting_ends_where_its_step_begins_and_nothing_is_before_the_zero():
     late = timeline(trace(ROUNDS[1:]))
-    assert late.rounds[0].draft == Stretch(0.0, 12.0)
-    assert late.rounds[0].whole.start == 12.0
+    assert late.rounds[0].draft == Stretch(3.5, 15.5)
+    assert (late.rounds[0].whole.start, late.rounds[0].verify.start) == (12.0, 15.5)
     assert timeline(trace()).rounds[0].draft is None
 
 
@@ -167,7 +167,7 @@ def test_a_page_holds_everything_and_needs_nothing():
     data = data_of(html)
     assert [one["n"] for one in data["rounds"]] == [1, 2, 3]
     assert data["rounds"][1]["tokens"][1] == [" </script>", "accepted"]
-    assert data["rounds"][1]["draft"] == [14.0, 26.0]
+    assert data["rounds"][1]["draft"] == [17.5, 29.5]
     assert data["rounds"][0]["draft"] is None
     assert "%%" not in html
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", html)

@@ -24,7 +24,7 @@ from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.runtime.tree_handover import Handover
-from services.verifier.trees import shortened
+from services.verifier.cutting import shortened
 from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
 from tests.tries import tries
 

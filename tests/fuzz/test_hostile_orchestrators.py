@@ -275,7 +275,7 @@ async def test_drafts_without_end_for_a_session_that_stands_still_hold_no_more_t
     core.handle(1, open_verify(limit=0))
     while core.step():
         pass
-    [session] = core._sessions.values()
+    [session] = core._sessions.every.values()
     hashed = t.EMPTY_HASH
     for place in range(3000):
         name = DraftName(1, 1)

@@ -15,6 +15,11 @@ from services.contract.frames import DraftName, DraftRow
 from services.contract.types import DraftTree, VerifyMode
 from services.contract.worker_messages import StartVerify
 from services.engine.budgeted import KVBudget, place
+<<<<<<< HEAD
+=======
+from services.verifier import judging
+from services.verifier.batch import Decision, Judged, judged
+>>>>>>> main
 from services.verifier.refusals import open_matcher
 from services.verifier.running.core import RunningCore
 from services.verifier.running.session import RunningSession
@@ -26,7 +31,9 @@ from tests.proof.stepping import FREE, tell, ways
 from tests.rules.worlds import Drafter, Text, drafts
 from tests.services.running_bench import Fixed
 
-CORE = RunningCore(FakeEngine(), emit=lambda *_: None, worker_id="v", pacing=Fixed())
+OUTCOME = RunningCore(
+    FakeEngine(), emit=lambda *_: None, worker_id="v", pacing=Fixed()
+)._outcome
 """Takes in what was decided."""
 
 
@@ -83,7 +90,7 @@ def concluded(turn: Turn, decided: Decided) -> RunningSession:
     """The session after a decision; another one than before."""
     own = copy.copy(turn)
     own.session = session = cloned(turn.session)
-    CORE._take_in(own, decided, step_row(own, decided, said(own, decided), 0.0), 0.0)
+    OUTCOME._take_in(own, decided, step_row(own, decided, said(own, decided), 0.0), 0.0)
     assert session.cache.tokens == session.text[: session.cache.length]
     assert session.cache.length == len(session.text) - 1
     return session

@@ -26,7 +26,6 @@ from services.engine.noise import Stream, uniform
 from services.engine.sampling import by_row, log_law
 from services.verifier.rules import block, chains, rows
 from services.verifier.running import deciding
-from services.verifier.running.mailbox import NO_TREE
 from services.verifier.running.turns import Turn
 from tests.integration.cluster import cluster
 from tests.models import tiny_model, tiny_tokenizer
@@ -206,18 +205,6 @@ async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(case, monk
 
     assert await p_value(case, 8_000, AHEAD) > ALARM
     monkeypatch.setattr(deciding, "_draw", own)
-    assert await p_value(case, 8_000, AHEAD) < ALARM
-
-
-@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
-async def test_a_late_token_that_is_judged_for_what_it_is_is_caught(case, monkeypatch):
-    rightly = deciding._late
-
-    def picky(turn, outcome):
-        late = rightly(turn, outcome)
-        return NO_TREE if late.token_ids == (0,) else late
-
-    monkeypatch.setattr(deciding, "_late", picky)
     assert await p_value(case, 8_000, AHEAD) < ALARM
 
 

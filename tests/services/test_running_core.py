@@ -21,6 +21,7 @@ from services.contract.worker_messages import (
 )
 from services.engine import noise
 from services.engine.noise import Stream
+from services.engine.sampling import ties
 from services.runtime.proposer import LocalDraft
 from services.scheduling.draft_budget import FIXED, DraftBudget
 from services.scheduling.offers import Allotment
@@ -158,6 +159,17 @@ def test_the_output_ends_at_its_length_and_never_goes_beyond_it():
         table.step(start(max_tokens=5))
         table.run(draft(drafted or (0,), TEXT[:1]))
         assert table.output() == TEXT[:5]
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_a_choice_that_nobody_hears_is_no_near_tie(mode, monkeypatch):
+    """Every choice is one here, also that behind the draft which reaches the length."""
+    monkeypatch.setattr(ties, "ROUNDING", {"float32": 1e3})
+    command = start(mode=mode, max_tokens=4)
+    text, table = text_of(command, 4), Running()
+    table.step(command)
+    [row] = table.step(draft(text[1:], text[:1]))
+    assert (row.tokens, row.end, row.near_ties) == (text[1:], StepEnd.NONE, 3)
 
 
 def test_nothing_follows_a_stop_whoever_said_it():
@@ -352,6 +364,20 @@ def test_drafts_for_nobody_and_of_no_sense_are_nothing():
     table.give(draft(TEXT[1:3], TEXT[:1]), link=2)
     [row] = table.step()
     assert (row.tokens, row.judged) == (TEXT[1:2], ())
+
+
+def test_a_draft_that_cannot_be_taken_costs_its_session_and_says_so():
+    class Broken(Fixed):
+        def drafted(self, key, tokens, ms, final):
+            if tokens == 2:
+                raise RuntimeError("broken")
+
+    table = Running(pacing=Broken())
+    table.step(start(1), start(2, prompt=(7,)))
+    events = table.run(draft(TEXT[1:3], TEXT[:1]), draft((0,), (0,), handle=2))
+    gone = only(SessionGone, events)
+    assert (gone.handle, gone.reason) == (1, FailureReason.INTERNAL)
+    assert len(table.output(2)) == 40
 
 
 def test_drafts_that_the_orchestrator_gave_up_are_stale():
@@ -634,7 +660,7 @@ def test_what_was_decided_leaves_before_its_session_fails(monkeypatch):
     def broken(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("services.verifier.running.core.logprobs", broken)
+    monkeypatch.setattr("services.verifier.running.outcome.logprobs", broken)
     table = Running()
     events = table.run(start(1, logprobs=1), start(2, prompt=(7,)), steps=1)
     kinds = [type(event) for event in events if not isinstance(event, SessionStarted)]

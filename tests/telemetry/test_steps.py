@@ -65,6 +65,7 @@ def test_a_step_of_a_session_hangs_at_the_place_that_its_position_says(receiver,
     place = verifying_of(span_context(parent_context(SAMPLED[0])), 2, 30)
     (verify,) = receiver.named("verify")
     assert (verify.trace_id, verify.parent_id) == (TRACE, f"{place.span_id:016x}")
+    assert names.ROUND_INDEX not in verify.attributes
 
 
 @pytest.mark.parametrize("sampler", ["parentbased_always_off", "parentbased_traceidratio"])

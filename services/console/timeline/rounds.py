@@ -1,9 +1,9 @@
 """The time of each part of a round, computed from the figures that the server keeps.
 
-A round lasts from sending its block until its verdict. The verifier reports the block's wait and
-its step's time; the rest is the round trip, half of it before and half after. Drafting is
-asynchronous and ends, at the latest, when the block is sent. Drafts beyond a rejection were
-made during the round.
+A round lasts from when its session could have been in a step until that step's end. The verifier
+reports the wait and the step's time; the rest, of rounds that an earlier version made, is the round
+trip, half of it before and half after. Drafting is asynchronous, and drawn to end where the step
+begins.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _round(record: Record, zero: float) -> Round:
     there = (stats.round_ms - verify_ms - queue_ms) / 2
     queue = Stretch(start + there, start + there + queue_ms)
     verify = Stretch(queue.end, queue.end + verify_ms)
-    draft = Stretch(start - stats.draft_ms, start) if stats.draft_tokens else None
+    draft = Stretch(verify.start - stats.draft_ms, verify.start) if stats.draft_tokens else None
     return Round(record, whole, queue, verify, draft, _void(record, whole), _tokens(record))
 
 

@@ -82,22 +82,22 @@ SPEC_ROUND = SpanName(
     "orchestrator",
     "internal",
     "Generate",
-    "One verification round: from sending the block until its verdict.",
+    "A session's part of a verifier's step: its wait for the step, and the step.",
 )
 SPEC_DRAFT = SpanName(
     "spec_draft",
     "orchestrator",
     "client",
-    "spec_round; Generate, if nothing of it was ever sent",
-    "Drafting the block; it ends where the round starts, since drafting is asynchronous. Drafts "
-    "beyond a rejection end there, linked to the round that rejected.",
+    "spec_round",
+    "Drafting what the step judged. It ends where the newest of it came to the verifier, often "
+    "before the round, since drafting is asynchronous.",
 )
 SPEC_VERIFY = SpanName(
     "spec_verify",
     "orchestrator",
     "client",
     "spec_round",
-    "The round trip of the block to the verifier; its figures are on the round.",
+    "The round at the verifier; its figures are on the round.",
 )
 PREFILL = SpanName(
     "prefill",
@@ -126,7 +126,7 @@ PERSIST = SpanName(
     "orchestrator",
     "client",
     "spec_round",
-    "Storing the round's tokens: from asking until the store acknowledged.",
+    "Storing a commit, below its last round: from asking until the store acknowledged.",
 )
 VERIFY_BATCH = SpanName(
     "verify.batch",
@@ -168,16 +168,18 @@ SESSION_ID = Attribute("paceline.session.id", "The session.")
 METHOD = Attribute("paceline.method", "The drafting method; empty = plain decoding.")
 MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verified.")
 TERM = Attribute("paceline.term", "How many owners the session has had, this one included.")
-EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
+OPENING = Attribute(
+    "paceline.opening", "How often the session had been opened in its term, on workers of a role."
+)
 ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
-ROUND_OUTCOME = Attribute("paceline.round.outcome", "What happened to the block.")
+ROUND_OUTCOME = Attribute("paceline.round.outcome", "What happened to its draft.")
 FALLBACK = Attribute(
     "paceline.fallback", "Why the round of a session that speculates held no draft token."
 )
-DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
+DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens that the round verified.")
 ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
 ACCEPTANCE_RATE = Attribute(
-    "paceline.acceptance.rate", "Share of the block's draft tokens that were accepted, if any."
+    "paceline.acceptance.rate", "Share of the round's draft tokens that were accepted, if any."
 )
 EMITTED_TOKENS = Attribute(
     "paceline.emitted.tokens", "Tokens that became final; on Generate, in all rounds."
@@ -186,16 +188,16 @@ DISCARDED_TOKENS = Attribute("paceline.discarded.tokens", "Draft tokens returned
 DISCARDED_DRAFT = Attribute(
     "paceline.draft.discarded", "True: drafted, but dropped before it was sent."
 )
-BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
+BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the draft.")
 NEAR_TIES = Attribute(
     "paceline.near_ties",
     "Tokens of the verdict, on Generate of all of them, that the target chose by a margin so small "
     "that rounding could turn them; STANDARD and BLOCK rounds have none.",
 )
 ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
-DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
+DRAFT_MS = Attribute("paceline.draft.duration", "What drafting took of these tokens, ms.")
 VERIFY_MS = Attribute("paceline.verify.duration", "Time of the verifying step, ms.")
-QUEUE_MS = Attribute("paceline.verify.queue_wait", "Wait at the verifier before the step, ms.")
+QUEUE_MS = Attribute("paceline.verify.queue_wait", "The session's wait for the step, ms.")
 HOLD_MS = Attribute("paceline.verify.hold", "How much of that wait was for a draft, ms.")
 DRAFT_AGE = Attribute(
     "paceline.draft.age", "For how long the draft had been at the verifier when the step began, ms."
@@ -249,7 +251,7 @@ OUTCOMES = {
     RoundOutcome.ACCEPTED_ALL: "Every draft token was accepted.",
     RoundOutcome.PARTIAL: "Some draft tokens were accepted.",
     RoundOutcome.REJECTED_ALL: "No draft token was accepted.",
-    RoundOutcome.PLAIN: "The block held no draft token: plain decoding.",
+    RoundOutcome.PLAIN: "There was no draft token: plain decoding.",
     RoundOutcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
     RoundOutcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
 }
@@ -271,8 +273,8 @@ FALLBACKS = {
     Fallback.OPENING: "The drafter does not have the session open yet.",
     Fallback.GIVEN_UP: "Drafters failed too often; the session stopped asking for one.",
     Fallback.LOAD: "The load allows no draft tokens for now.",
-    Fallback.DOES_NOT_PAY: "Pacing rests: drafts cost more time than they save.",
-    Fallback.NOTHING_READY: "No draft was ready that pays, and waiting did not pay either.",
+    Fallback.DOES_NOT_PAY: "Drafting rests: drafts cost more time than they save.",
+    Fallback.NOTHING_READY: "No draft was there that paid in this step.",
 }
 
 
@@ -409,7 +411,7 @@ FALLBACK_ROUNDS = _counter(
 STARVED = _counter(
     "paceline.verifier.starved",
     "s",
-    "Time in which a verifier was free for a session and waited for its drafts.",
+    "Time for which sessions were held back from a step for their drafts.",
 )
 SESSION_ERRORS = _counter(
     "paceline.session.errors",
@@ -455,14 +457,16 @@ PREFILLED = _counter(
     "Tokens that verifiers prefilled: computed, or found in the prefix cache (cached).",
     "source",
 )
-ROUND_SECONDS = _seconds("paceline.round.duration", "From sending a block until its verdict.")
-DRAFT_SECONDS = _seconds("paceline.draft.duration", "Drafting one block.")
-VERIFY_SECONDS = _seconds("paceline.verify.duration", "The verifying step of one block.")
+ROUND_SECONDS = _seconds(
+    "paceline.round.duration", "From when a session could have been in a step to that step's end."
+)
+DRAFT_SECONDS = _seconds("paceline.draft.duration", "Drafting what a round verified.")
+VERIFY_SECONDS = _seconds("paceline.verify.duration", "The verifying step of a round.")
 QUEUE_SECONDS = _seconds(
-    "paceline.verify.queue_wait", "A block's wait at the verifier before its step."
+    "paceline.verify.queue_wait", "A session's wait for its step, for its draft included."
 )
 STORE_SECONDS = _seconds(
-    "paceline.store.commit.duration", "From a verdict until the store acknowledged its tokens."
+    "paceline.store.commit.duration", "From asking for a commit until the store acknowledged it."
 )
 LOOP_LAG = _seconds(
     "paceline.event_loop.lag", "How late the process's event loop is, measured ten times a second."
@@ -493,7 +497,7 @@ SESSIONS = _gauge("paceline.sessions.active", "{session}", "Sessions in this pro
 PLAIN_SESSIONS = _gauge(
     "paceline.sessions.without_speculation",
     "{session}",
-    "Sessions that decode plainly: no drafter has them open, or pacing rests.",
+    "Sessions that decode plainly: nobody drafts for them, or drafts rest as they do not pay.",
 )
 WAITING = _gauge(
     "paceline.sessions.waiting",
@@ -505,7 +509,8 @@ STREAMS = _gauge("paceline.streams.active", "{stream}", "Calls that stream a ses
 VERIFY_QUEUE = _gauge(
     "paceline.verify.queue_tokens",
     "{token}",
-    "Tokens of the sessions here that wait for a verifier, those in a step included.",
+    "Rows that the next steps of the sessions here are likely to have, and whole texts of those "
+    "that no verifier has open.",
 )
 DRAFTERS_WANTED = _gauge(
     "paceline.drafters.wanted", "{session}", "Sessions that want drafts, with or without a drafter."
@@ -580,7 +585,12 @@ COPIED_PROMPT_TOKENS = _counter(
 STEPS_UNTRACED = _counter(
     "paceline.step.untraced", "{step}", "Steps that came too fast to be recorded."
 )
-QUEUED_TOKENS = _gauge("paceline.queue.tokens", "{token}", "Tokens waiting for a step.", "role")
+QUEUED_TOKENS = _gauge(
+    "paceline.queue.tokens",
+    "{token}",
+    "Tokens of prompts that a verifier has yet to read, or that a drafter may draft.",
+    "role",
+)
 KV_USED = _gauge("paceline.kv.tokens.used", "{token}", "Tokens reserved in the KV cache.")
 KV_SPARE = _gauge(
     "paceline.kv.tokens.spare",

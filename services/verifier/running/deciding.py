@@ -19,8 +19,8 @@ from services.contract.frames import StepEnd
 from services.contract.types import DraftTree
 from services.engine.noise import Stream
 from services.engine.sampling import NO_CHOICE, close_ones, draw, highest_logits
-from services.verifier.judging import Decision, Unlawful, decide, proposals, why_none
-from services.verifier.rules import Outcome, Proposed, judge
+from services.verifier.judging import Unlawful, proposals, walks, why_none
+from services.verifier.rules import Outcome, Proposed, Walk, judge
 from services.verifier.running.mailbox import NO_TREE
 from services.verifier.running.turns import Decided, Turn
 
@@ -61,7 +61,8 @@ def _argmax(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
             turn,
             path,
             chosen[start + (path[-1] + 1 if path else 0)],
-            sum(islice(close, len(path) + 1)),
+            sum(islice(close, len(path))),
+            next(close),
         )
         for turn, path, start in zip(turns, paths, starts, strict=False)
     ]
@@ -94,14 +95,19 @@ def _close(
     return close_ones(rows, [chosen[row] for row in reached], rounding)
 
 
-def _with_own(turn: Turn, path: tuple[int, ...], token: int, near: int) -> Decided | Unlawful:
-    """The accepted nodes and the target's own token behind them, unless there is none."""
+def _with_own(
+    turn: Turn, path: tuple[int, ...], token: int, near: int, token_near: bool
+) -> Decided | Unlawful:
+    """The accepted nodes and the target's own token behind them, unless there is none.
+
+    `near`: how many of these nodes are near-ties; `token_near`: whether that token is one.
+    """
     whole = _whole(turn, path)
     if token == NO_CHOICE or len(path) >= turn.room:
         if not path:
             return why_none(turn)
         return Decided(path, None, StepEnd.NONE, near)
-    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near)
+    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near + token_near)
 
 
 def _whole(turn: Turn, path: Sequence[int]) -> bool:
@@ -112,15 +118,14 @@ def _whole(turn: Turn, path: Sequence[int]) -> bool:
 
 
 def _exact(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
-    return [
-        _own(turn, found) if isinstance(found, Decision) else found
-        for turn, found in zip(turns, decide(turns, rounding), strict=True)
-    ]
+    return [_own(turn, *walked) for turn, walked in zip(turns, walks(turns, rounding), strict=True)]
 
 
-def _own(turn: Turn, found: Decision) -> Decided | Unlawful:
-    token = NO_CHOICE if found.final_token is None else found.final_token
-    return _with_own(turn, found.path, token, found.near_ties)
+def _own(turn: Turn, walked: Walk, close: set[int]) -> Decided | Unlawful:
+    """`close`: the rows of near-ties, the one behind the accepted tokens among them."""
+    path = walked.path
+    leaf = path[-1] + 1 if path else 0
+    return _with_own(turn, path, walked.final_token, len(close - {leaf}), leaf in close)
 
 
 # --- by rejection -----------------------------------------------------------------
