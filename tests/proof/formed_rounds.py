@@ -15,11 +15,6 @@ from services.contract.frames import DraftName, DraftRow
 from services.contract.types import DraftTree, VerifyMode
 from services.contract.worker_messages import StartVerify
 from services.engine.budgeted import KVBudget, place
-<<<<<<< HEAD
-=======
-from services.verifier import judging
-from services.verifier.batch import Decision, Judged, judged
->>>>>>> main
 from services.verifier.refusals import open_matcher
 from services.verifier.running.core import RunningCore
 from services.verifier.running.session import RunningSession
@@ -31,9 +26,7 @@ from tests.proof.stepping import FREE, tell, ways
 from tests.rules.worlds import Drafter, Text, drafts
 from tests.services.running_bench import Fixed
 
-OUTCOME = RunningCore(
-    FakeEngine(), emit=lambda *_: None, worker_id="v", pacing=Fixed()
-)._outcome
+OUTCOME = RunningCore(FakeEngine(), emit=lambda *_: None, worker_id="v", pacing=Fixed())._outcome
 """Takes in what was decided."""
 
 
