@@ -92,7 +92,6 @@ def make_host(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
         prefill_slowdown=settings.prefill_slowdown,
-        gather_ms=settings.gather_ms,
         prefix_cache_tokens=settings.prefix_cache_tokens,
         version=version("paceline"),
         lending=lending,
