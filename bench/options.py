@@ -56,13 +56,6 @@ class BenchOptions(Models):
     rejection_sample_methods: Words = option(
         "Rules to compare: standard, block, coupled; left out: AUTO.", ""
     )
-    protocol: int = option(
-        "What orchestrators and workers speak with each other; 1 is going.",
-        2,
-        variable=True,
-        ge=1,
-        le=2,
-    )
     num_candidates: int = option("Draft tokens per place.", 1, ge=1)
     num_speculative_tokens: int | None = option(
         "Most tokens drafted ahead; left out: the server's.", None, ge=1
@@ -184,8 +177,7 @@ class BenchOptions(Models):
             "pool": PLACES[place[0]] if place else self.pool,
         }
         models = {one.name: getattr(self, one.name) for one in fields(Models)}
-        models |= {**own, "protocol": self.protocol}
-        return ClusterOptions(**models, pacings=self.served_pacings)
+        return ClusterOptions(**models | own, pacings=self.served_pacings)
 
     @property
     def plain_all_cores(self) -> ClusterOptions | None:
@@ -203,7 +195,6 @@ class BenchOptions(Models):
             execution=self.execution,
             batch_invariant=self.batch_invariant,
             dtype=self.dtype,
-            protocol=self.protocol,
             drafters=0,
         )
 

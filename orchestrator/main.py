@@ -259,13 +259,11 @@ def _options(settings: OrchestratorSettings) -> Options:
         verifier_wait=settings.verifier_wait,
         verdict_wait=settings.verdict_wait,
         opening_wait=settings.opening_wait,
-        max_in_flight=settings.chained_blocks,
     )
     return Options(
         owner=settings.orchestrator_id,
         method=settings.method,
         pacing=settings.pacing,
-        fallback=settings.fallback,
         num_speculative_tokens=settings.num_speculative_tokens,
         max_sessions=settings.max_sessions,
         max_tokens_in_flight=settings.max_tokens_in_flight,

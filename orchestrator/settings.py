@@ -91,20 +91,8 @@ class OrchestratorSettings(LinkSettings):
         "matched (as many as are drafted while a block is verified), eager (whatever is there) "
         "or fixed (synchronous, always as many as may be ahead)",
     )
-    fallback: bool = Field(
-        True,
-        description="draft only as much as pays, and stop drafting while nothing does; "
-        "off: the drafter never rests",
-    )
     num_speculative_tokens: int = Field(
         16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
-    )
-    chained_blocks: int = Field(
-        2,
-        ge=1,
-        le=4,
-        description="most blocks of one session at the verifier at once; "
-        "1: none leaves before the verdict on the one before",
     )
     redis: str | None = Field(
         None,

@@ -209,7 +209,7 @@ def _settings(case: Case, around: Surroundings, workers: str, sink: str) -> dict
     settings = {
         "PACELINE_PORT": "0", "PACELINE_VERIFIER_ADDRESSES": workers,
         "PACELINE_DRAFTER_ADDRESSES": workers,
-        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_FALLBACK": "false",
+        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_PACING": "eager",
         "PACELINE_GRACE": "0.2", "PACELINE_DETACH_GRACE": "0",
     }  # fmt: skip
     if case.sampling:

@@ -85,8 +85,8 @@ def main() -> int:
     """Serve until SIGTERM."""
     stays = Stays()
     for role in Role:
-        spoken = RPCS[role, 2]
-        RPCS[role, 2] = spoken._replace(codec=Watch(spoken.codec, stays))
+        spoken: Any = RPCS[role]
+        RPCS[role] = spoken._replace(codec=Watch(spoken.codec, stays))
     status = process.run(Flags("watched", "", OrchestratorSettings).read(OrchestratorSettings))
     stayed = {"steps": stays.steps, "drafts": stays.drafts}
     taken = {kind: [round(1e6 * each) for each in every] for kind, every in stayed.items()}

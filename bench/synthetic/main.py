@@ -25,7 +25,6 @@ class Synthetic:
     delays: Mapping[str, float]
     ways: list[Way]
     schedule: Schedule
-    protocol: int
 
     @classmethod
     def of(cls, options: BenchOptions) -> Synthetic:
@@ -40,14 +39,14 @@ class Synthetic:
         sampling = {"max_tokens": scenario.tokens, "temperature": 1.0 if drawn else 0.0}
         schedule = Worlds((), options.repeats, options.concurrency, sampling)
         delays = parse_delays(options.delay_ms)
-        return cls(scenario, delays, chosen, schedule, options.protocol)
+        return cls(scenario, delays, chosen, schedule)
 
     @asynccontextmanager
     async def served(self, report: Callable[[str], None]) -> AsyncIterator[list[Configuration]]:
         """Every way to decode. Raises StartError."""
         with Network(self.delays) as network:
             spec, change = self.scenario.spec, network.before
-            async with served(self.ways, spec, change, report, self.protocol) as each:
+            async with served(self.ways, spec, change, report) as each:
                 yield each
 
     def setting(self) -> dict[str, object]:
@@ -63,7 +62,6 @@ class Synthetic:
             **({"published, ms/token": dict(published)} if published else {}),
             **({"accepted by shared noise": round(spec.laws.coupled, 4)} if spec.laws else {}),
             "network_ms_each_way": dict(self.delays),
-            "protocol": self.protocol,
             "tokens": self.scenario.tokens,
             "temperature": self.schedule.sampling["temperature"],
             "repeats": self.schedule.repeats,

@@ -26,8 +26,6 @@ from services.runtime.embedded_redis import EmbeddedRedis
 STOP_SECONDS = 30.0
 """For all processes together, one after another."""
 STORE = "store"
-AMUSD = "amusd"
-"""`eager` that verifies whatever is there, always, as published (McDanel 2024)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,13 @@ class Way:
 
 
 def ways(pacings: Sequence[str], window: int | None = None, rules: Sequence[str] = ()) -> list[Way]:
-    """Plain decoding, `fixed`, bare AMUSD and every other pacing, or those of `pacings` alone.
+    """Plain decoding, `fixed` and every other pacing, or those of `pacings` alone.
 
     `window`: most tokens drafted ahead, 5 in `fixed` and the server's number elsewhere if
     it is left out. Plain decoding and `fixed` are always there: they are compared with. Each
     pacing with each of `rules`, or the server's own. Raises StartError for an unknown name.
     """
-    known = (FIXED, AMUSD, *(name for name in POLICIES if name != FIXED))
+    known = (FIXED, *(name for name in POLICIES if name != FIXED))
     for name in pacings:
         if name not in known:
             raise StartError(f"--pacings: {name!r} is not one of {', '.join(known)}")
@@ -63,8 +61,7 @@ def ways(pacings: Sequence[str], window: int | None = None, rules: Sequence[str]
 
 def _drafting(name: str, window: int | None, rule: str) -> Way:
     window = window or (DRAFTED if name == FIXED else None)
-    flags = ["--pacing", "eager" if name == AMUSD else name]
-    flags += ["--no-fallback"] if name in (FIXED, AMUSD) else []
+    flags = ["--pacing", name]
     flags += ["--num-speculative-tokens", str(window)] if window else []
     options = {"rejection_sample_method": rule} if rule else {}
     return Way(drafting_name(name, rule), tuple(flags), options, rule in ("", "coupled"))
@@ -76,7 +73,6 @@ async def served(
     spec: SyntheticSpec,
     change: Callable[[ProcessSpec], ProcessSpec],
     report: Callable[[str], None],
-    protocol: int = 2,
 ) -> AsyncIterator[list[Configuration]]:
     """Start every process, as `change` wants it, and end them all on the way out.
 
@@ -89,7 +85,7 @@ async def served(
         redis = await stack.enter_async_context(EmbeddedRedis(append_only=True))
         supervisor = Supervisor(report, grace=STOP_SECONDS)
         stack.push_async_callback(supervisor.stop)
-        options = ClusterOptions(target="", synthetic=file, protocol=protocol)
+        options = ClusterOptions(target="", synthetic=file)
         site = Site(os.getpid(), folder, redis.url, available_cores())
         workers = worker_specs(options, site)
         await supervisor.start([change(one) for one in workers])

@@ -90,7 +90,6 @@ class InitialStates:
         phrases, prefixes = self._scopes(key.tenant, spec)
         method, width = self._method(spec), spec.num_candidates
         estimated = self._estimated(spec, method)
-        synchronous = options.pacing == "fixed"
         return SessionConfig(
             session=key.name,
             prompt=spec.prompt,
@@ -108,16 +107,13 @@ class InitialStates:
             fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
             priority=spec.priority,
             pacing=self._pacing(),
-            synchronous=synchronous,
-            plain_ahead=not synchronous,
+            synchronous=options.pacing == "fixed",
             limits=options.limits,
         )
 
     def _pacing(self) -> str:
-        """What verifiers are told of it; drafts that are never to rest are taken as they come."""
-        if self._options.pacing != DEFAULT_POLICY:
-            return self._options.pacing
-        return "" if self._options.fallback else "eager"
+        """What verifiers are told of it: nothing where they decide by themselves."""
+        return "" if self._options.pacing == DEFAULT_POLICY else self._options.pacing
 
     def _with_its_method(
         self, key: SessionKey, config: SessionConfig, spec: SessionSpec

@@ -23,7 +23,6 @@ class Options:
     owner: str
     method: str = ""
     pacing: str = DEFAULT_POLICY
-    fallback: bool = True
     num_speculative_tokens: int = 16
     max_sessions: int = 1024
     max_tokens_in_flight: int | None = None

@@ -45,7 +45,6 @@ class Limits:
     verdict_wait: float = 30.0
     # On top of the time that the worker's queue and pace explain.
     opening_wait: float = 30.0
-    max_in_flight: int = 1
     max_unpersisted: int = 2
     worker_attempts: int = 4
     drafter_backoff: float = 1.0
@@ -101,9 +100,6 @@ class SessionConfig:
     pacing: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
-    # Plain blocks may leave early: with the opening, since the first token waits for no draft,
-    # and behind another block where the next round is plain whatever the verdict.
-    plain_ahead: bool = False
     # Tokens in each row of target predictions for the drafter; 0 = verdicts carry none.
     top_rows: int = 0
     # The states of the target that the drafter needs, which the verifier is asked for.

@@ -58,9 +58,7 @@ _EARLY = 0.0005
 class Links(Protocol):
     """The links, by the ids of their workers. One that is gone swallows what is sent."""
 
-    def send(
-        self, worker: str, session: str | int, command: DrafterCommand | VerifierCommand
-    ) -> None:
+    def send(self, worker: str, handle: int, command: DrafterCommand | VerifierCommand) -> None:
         """Send a command of a session, which then counts as one of the worker's."""
         ...
 
@@ -68,7 +66,7 @@ class Links(Protocol):
         """Send what concerns many sessions."""
         ...
 
-    def release(self, worker: str, session: str | int) -> None:
+    def release(self, worker: str, handle: int) -> None:
         """Close a session on the worker, once."""
         ...
 

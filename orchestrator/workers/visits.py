@@ -27,7 +27,7 @@ class Link(Protocol):
 
     role: Role
     address: str
-    assigned: set[str]
+    assigned: set[int]
 
 
 class Visits:

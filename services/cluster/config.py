@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from services.cluster.gone import refuse_key
 from services.contract.errors import StartError
 from services.runtime.atomic_file import read_text
 
@@ -42,6 +43,7 @@ def given(table: Mapping[str, Any], known: Mapping[str, Flag], where: str) -> Gi
     for key, value in table.items():
         name = key[:LONGEST_SHOWN].replace("_", "-")
         if name not in known:
+            refuse_key(name, where)
             near = get_close_matches(name, known, n=1)
             meant = f"; is {near[0]} meant?" if near else ""
             raise StartError(f"{where}: there is no flag for {key[:LONGEST_SHOWN]}{meant}")

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from services.cluster.config import Given, given, load, not_allowed
+from services.cluster.gone import refuse_flag, refuse_variables
 from services.contract.errors import StartError
 from services.runtime.options import PREFIX, Settings, option, options
 
@@ -205,6 +206,8 @@ class Flags:
         roles: Mapping[str, Callable[[], Flags]] | None = None,
     ) -> None:
         self._prog, self._roles = prog, roles or {}
+        # It runs processes, or is one.
+        self._runs = roles is not None
         self._given: dict[str, Any] = {}
         self._file: Given = {}
         self.sections: dict[str, dict[str, str]] = {}
@@ -226,11 +229,15 @@ class Flags:
 
         Raises StartError naming a flag that there is not. Exits by itself on `--help` (0).
         """
+        if self._runs:
+            refuse_variables()
         try:
             words = self._command.make_context(self._prog, list(arguments)).params
         except click.exceptions.Exit as end:
             raise SystemExit(end.exit_code) from None
         except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption):
+                refuse_flag(error.option_name)
             why = error.format_message().rstrip(".")
             raise StartError(f"{why}; see {self._prog} --help") from None
         typed = {flag.on: words[flag.dest] for flag in self.known.values()}

@@ -69,7 +69,7 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         served = await _start(supervisor, options, [*workers, *orchestrators])
         addresses = served[len(workers) :]
         told = zip(workers, served, strict=False)
-        drafters = tuple(address for worker, address in told if drafts(options, worker))
+        drafters = tuple(address for worker, address in told if drafts(worker))
         if drafters:
             for spec, address in zip(orchestrators, addresses, strict=True):
                 await _require_drafters(spec, address, set(drafters))

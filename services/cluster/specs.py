@@ -151,13 +151,6 @@ class ClusterOptions(Models):
     )
     pin: bool = option("Keep each model on cores of its own.", True)
     synthetic: Path | None = option("Run no model: a JSON file says how long forwards take.", None)
-    protocol: int = option(
-        "What orchestrators and workers speak with each other; 1 is going.",
-        2,
-        variable=True,
-        ge=1,
-        le=2,
-    )
     host: str = option("Where to listen.", "127.0.0.1", section="Serving", variable=True)
     port: int = option("0 picks a free one.", 0, variable=True, ge=0, le=65535)
     redis: str | None = option("URL of a Redis; left out: one of its own.", None, variable=True)
@@ -288,13 +281,9 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     return verifiers + drafters
 
 
-def drafts(options: ClusterOptions, worker: ProcessSpec) -> bool:
-    """Whether a worker of such a cluster serves as a drafter, be it beside verifying.
-
-    Who drafts beside it from protocol 2 on is no worker.
-    """
-    apart = worker.name.startswith("drafter")
-    return apart or (options.beside and options.protocol == 1)
+def drafts(worker: ProcessSpec) -> bool:
+    """Whether it serves as a drafter; one that drafts beside verifying does not."""
+    return worker.name.startswith("drafter")
 
 
 def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
@@ -399,7 +388,7 @@ def _worker(options: ClusterOptions, site: Site, name: str, given: Given) -> Pro
 
 def _spec(options: ClusterOptions, site: Site, name: str, given: Given) -> ProcessSpec:
     role, ready = name.partition("-")[0], site.folder / f"{name}.ready"
-    given |= {"ready_file": ready, "tether": site.owner, "protocol": options.protocol}
+    given |= {"ready_file": ready, "tether": site.owner}
     # A URL that names a user is not for those who can list processes.
     secret = {"PACELINE_REDIS": site.redis} if "@" in site.redis else {}
     given |= {} if secret else {"redis": site.redis}

@@ -38,13 +38,6 @@ class ServingSettings(Settings):
         description="availability zone, of which orchestrators prefer the workers where they take "
         "a subset; left out: not known",
     )
-    protocol: int = Field(
-        2,
-        ge=1,
-        le=2,
-        description="what orchestrators and workers speak with each other, all of a cluster the "
-        "same; 1 is going",
-    )
     reflection: bool = Field(False, description="serve gRPC reflection")
     insecure: bool = Field(
         False,

@@ -1,6 +1,5 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
-import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
 START_SECONDS = 240.0
 
-_PACING = "eager" if os.environ.get("PACELINE_PROTOCOL") == "1" else "fixed"
-ALWAYS_DRAFT = ("--pacing", _PACING, "--no-fallback")
+ALWAYS_DRAFT = ("--pacing", "fixed")
 """Drafts are made whether they pay or not: beside tiny targets they seldom do.
 
 A verifier that runs its sessions waits for none unless it is told to.

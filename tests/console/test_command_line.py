@@ -69,8 +69,6 @@ def test_a_variable_sets_the_value_of_its_flag(
 ) -> None:
     different = [word for word in flag.get("choices", ()) if word != flag["default"]]
     text, value = (different[0],) * 2 if different else SAMPLES[flag["kind"]]
-    if "<= 2" in flag.get("bounds", ()):
-        text, value = "2", 2
     monkeypatch.setenv(flag["env"], text)
     word = command.removeprefix("paceline ")
     options = read_options(word, *needed_beside(command, name))
@@ -113,7 +111,7 @@ def test_a_process_reads_each_variable_and_names_it_where_its_value_is_not_allow
     [
         ("orchestrator", {"PACELINE_PORT": "1234"}, "port", 1234),
         ("orchestrator", {"PACELINE_DURABILITY": "relaxed"}, "durability", "relaxed"),
-        ("orchestrator", {"PACELINE_FALLBACK": "false"}, "fallback", False),
+        ("orchestrator", {"PACELINE_VLLM_ENGINE": "true"}, "vllm_engine", True),
         (
             "orchestrator",
             {"PACELINE_VERIFIER_ADDRESSES": "a:1,b:2"},
@@ -141,3 +139,34 @@ def test_a_process_runs_with_what_the_environment_says(
     assert done.exit_code == 0, done.output
     (settings,) = served
     assert getattr(settings, attribute) == value
+
+
+@pytest.mark.parametrize("given", ["flag", "variable"])
+@pytest.mark.parametrize(
+    ("command", "flag", "value", "told"),
+    [
+        ("up", "--protocol", "2", "there is one protocol; leave it out"),
+        ("drafter", "--protocol", "1", "there is one protocol; leave it out"),
+        ("orchestrator", "--no-fallback", "", "give --pacing eager"),
+        ("orchestrator", "--chained-blocks", "1", "a verifier runs its sessions"),
+        ("verifier", "--gather-ms", "0", "a verifier waits for no session"),
+    ],
+)
+def test_an_option_of_the_last_release_is_refused_with_what_to_do_instead(
+    command: str,
+    flag: str,
+    value: str,
+    told: str,
+    given: str,
+    served: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, words = flag, [flag, *([value] if value else [])]
+    if given == "variable":
+        name = "PACELINE_" + flag.removeprefix("--").removeprefix("no-").replace("-", "_").upper()
+        words = []
+        monkeypatch.setenv(name, value or "false")
+    done = paceline(command, *words)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"{name} is no longer there: {told}" in done.stderr
+    assert not served

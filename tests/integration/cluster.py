@@ -1,11 +1,9 @@
 """A whole cluster in one event loop: real workers, real links, real gRPC, a real Redis server.
 
-Processes are what is missing; the tests that need them start `paceline up`. All of it speaks
-protocol 2, or 1 where PACELINE_PROTOCOL says so.
+Processes are what is missing; the tests that need them start `paceline up`.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +24,6 @@ from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
-from services.drafter.core import DrafterCore
 from services.drafter.hypotheses import HypothesisCore
 from services.drafter.local import LocalProposer
 from services.drafter.methods.graph.draft_graph import GraphRules
@@ -57,14 +54,11 @@ from services.runtime.serving import (
     serve_worker,
 )
 from services.runtime.telemetry import Telemetry
-from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
 from tests.services.text_kit import OTHER, byte_level
-
-PROTOCOL = int(os.environ.get("PACELINE_PROTOCOL", "2"))
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
@@ -186,21 +180,8 @@ async def start_verifier(
 def verifier_core(
     loaded: Any, *, emit: Outlet, worker_id: str, options: VerifierOptions | None = None
 ) -> Any:
-    """A verifier's core, of the protocol that is spoken."""
-    if PROTOCOL == 1:
-        return VerifierCore(loaded, emit=emit, worker_id=worker_id, options=options)
-    return RunningCore(
-        loaded,
-        emit=emit,
-        worker_id=worker_id,
-        options=options,
-        absorb=emit.absorb,
-    )
-
-
-def drafter_core(drafters: dict[str, Any], **options: Any) -> Any:
-    """A drafter's core, of the protocol that is spoken."""
-    return (DrafterCore if PROTOCOL == 1 else HypothesisCore)(drafters, **options)
+    """A verifier's core, which hears in the middle of a step."""
+    return RunningCore(loaded, emit=emit, worker_id=worker_id, options=options, absorb=emit.absorb)
 
 
 # One attention and one MLP of the two layers.
@@ -232,7 +213,7 @@ async def start_drafter(
         drafters["ngram,model"] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
-    return await start_core(drafter_core, drafters, name, serving=serving, lengthen=lengthen)
+    return await start_core(HypothesisCore, drafters, name, serving=serving, lengthen=lengthen)
 
 
 async def start_beside(
@@ -288,8 +269,8 @@ async def cluster(
     """An orchestrator in front of these workers, which it stops at the end.
 
     `patience`: when a worker counts as stalled; a busy test machine may need more.
-    `keep`: how the store keeps sessions. Drafts are sent whether they pay or not, unless a
-    pacing or `fallback=True` is among the options: beside tiny targets they seldom do, and
+    `keep`: how the store keeps sessions. Drafts are waited for, and verified whether they pay or
+    not, unless another pacing is among the options: beside tiny targets they seldom pay, and
     the served default would find out. The rest is as `orchestrator` takes it.
     """
     async with AsyncExitStack() as stack:
@@ -330,7 +311,7 @@ async def orchestrator(
     async with AsyncExitStack() as stack:
         store = await connect(redis.url, keep)
         stack.push_async_callback(store.close)
-        pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing, protocol=PROTOCOL)
+        pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing)
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
@@ -338,10 +319,7 @@ async def orchestrator(
         await pool.settle(60)
         telemetry = Telemetry.start("orchestrator")
         stack.callback(telemetry.shutdown)
-        usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
-        if not options.get("fallback"):
-            # Tiny targets do not wait for a drafter, unless they are told to.
-            usual["pacing"] = "eager" if PROTOCOL == 1 else "fixed"
+        usual = {"num_speculative_tokens": 8, "pacing": "fixed"}
         made = Options(name, **{**usual, **options})
         inference = Inference(pool, known, store, Recorder(telemetry), made)
         pool.attach(inference)

@@ -17,35 +17,30 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.authentication import TokensFile
 from orchestrator.frontdoor.grpc.call_limits import Door
+from services.drafter.hypotheses import HypothesisCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from testkit.known_runner import KnownRunner
 from testkit.known_text import KnownDrafter, bundle, truth
-from testkit.known_verifier import KnownVerifier
 from tests.integration.cluster import (
     PATIENT,
-    PROTOCOL,
     Cluster,
     Worker,
     cluster,
-    drafter_core,
     serve,
     start_core,
 )
 
-KNOWN: Any = KnownVerifier if PROTOCOL == 1 else KnownRunner
-"""The core of a verifier of known text, of the protocol that is spoken."""
-
 
 async def known_verifier(step_ms: float = 0.0) -> Worker:
     """Says `truth(seed, position)` at each place, a step of `step_ms` for all sessions."""
-    host: WorkerHost[Any, Any] = WorkerHost(lambda emit: KNOWN(emit, "v1", step_ms))
+    host: WorkerHost[Any, Any] = WorkerHost(lambda emit: KnownRunner(emit, "v1", step_ms))
     return await serve(Served(host, host.describe(), bundle()))
 
 
 async def known_drafter(chunk: int = 8) -> Worker:
     """Always right, `chunk` tokens at a time."""
-    return await start_core(drafter_core, {"known": KnownDrafter(1.0, chunk, 0.0)}, "d1")
+    return await start_core(HypothesisCore, {"known": KnownDrafter(1.0, chunk, 0.0)}, "d1")
 
 
 def text(seed: int, tokens: int, first: int = 0) -> list[int]:

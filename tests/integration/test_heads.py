@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from paceline import Chunk
 
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.eagle.eagle import EagleDrafter
 from services.drafter.methods.model.ahead import AheadRules
 from services.drafter.methods.model.informed import InformedDrafter
@@ -22,7 +23,6 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
-    drafter_core,
     engine,
     plain,
     serve_beside,
@@ -57,7 +57,7 @@ def methods(head) -> dict[str, Any]:
 
 
 async def elsewhere(head):
-    return [await start_verifier()], [await start_core(drafter_core, methods(head), "d1")]
+    return [await start_verifier()], [await start_core(HypothesisCore, methods(head), "d1")]
 
 
 async def beside(head):
@@ -68,7 +68,7 @@ async def beside(head):
 @pytest.mark.parametrize("site", [elsewhere, beside])
 @pytest.mark.parametrize("method", METHODS)
 async def test_the_text_is_that_of_plain_decoding(head, site, method):
-    async with cluster(*await site(head), PATIENT, fallback=False) as running:
+    async with cluster(*await site(head), PATIENT) as running:
         run = await greedy(running, method=method)
         assert list(run.token_ids) == plain(PROMPT, TOKENS)
         assert run.speculation.num_draft_tokens > 0
@@ -83,7 +83,7 @@ async def test_the_text_is_that_of_plain_decoding(head, site, method):
 async def test_rejection_rules_take_its_draws(head, site, rule, width):
     if width > 1 and head.parallel:
         pytest.skip("a parallel head drafts chains")
-    async with cluster(*await site(head), PATIENT, fallback=False) as running:
+    async with cluster(*await site(head), PATIENT) as running:
         run = await coupled(
             running, method="eagle", rejection_sample_method=rule, num_candidates=width
         )
@@ -94,9 +94,9 @@ async def test_rejection_rules_take_its_draws(head, site, rule, width):
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_drafter_that_takes_over_goes_on_from_the_states_that_come_then(head, method):
     verifiers, drafters = await elsewhere(head)
-    drafters.append(await start_core(drafter_core, methods(head), "d2"))
+    drafters.append(await start_core(HypothesisCore, methods(head), "d2"))
     tokens: list[int] = []
-    async with cluster(verifiers, drafters, PATIENT, fallback=False) as running:
+    async with cluster(verifiers, drafters, PATIENT) as running:
         stream = running.client.generate(
             PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, method=method
         )

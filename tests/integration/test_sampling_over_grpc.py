@@ -56,7 +56,7 @@ RULES = ("coupled", "standard", "block")
 async def test_every_parameter_gives_its_own_law(rule):
     """Each position's token under the reference's law there; draft tokens are in its prefix."""
     drafters = [await start_near_drafter()]
-    async with cluster([await start_verifier()], drafters, fallback=False, pacing="fixed") as live:
+    async with cluster([await start_verifier()], drafters, pacing="fixed") as live:
         runs = await asyncio.gather(
             *(
                 generate(live, seed, rejection_sample_method=rule, num_speculative_tokens=5, **own)
@@ -77,7 +77,7 @@ async def test_every_parameter_gives_its_own_law(rule):
 async def test_a_law_that_forgets_a_parameter_is_told_apart():
     """The test above can fail: texts under one parameter, held against the law without it."""
     drafters = [await start_near_drafter()]
-    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+    async with cluster([await start_verifier()], drafters) as live:
         names = ("frequency_penalty", "presence_penalty", "repetition_penalty")
         each = [
             await asyncio.gather(*(generate(live, seed, **PARAMETERS[name]) for seed in range(16)))

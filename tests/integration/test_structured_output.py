@@ -72,7 +72,7 @@ async def test_every_format_leaves_the_law_of_plain_constrained_decoding(rule):
     """Each position's token under the target's law there, masked from the text alone."""
     way = {"rejection_sample_method": rule, "num_speculative_tokens": 5, "method": "model"}
     drafters = [await start_near_drafter()]
-    async with cluster([await start_verifier()], drafters, fallback=False, pacing="fixed") as live:
+    async with cluster([await start_verifier()], drafters, pacing="fixed") as live:
         runs = {
             name: await asyncio.gather(*(ask(live, seed, name, **way) for seed in range(12)))
             for name in FORMATS
@@ -124,7 +124,7 @@ async def test_a_greedy_text_of_a_form_is_the_best_that_is_allowed(name):
 async def test_all_of_a_hundred_answers_are_json_of_the_schema(rule):
     way = {"rejection_sample_method": rule}
     drafters = [await start_near_drafter()]
-    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+    async with cluster([await start_verifier()], drafters) as live:
         runs = await asyncio.gather(*(ask(live, None, "json_schema", **way) for _ in range(100)))
     assert {str(run.finish_reason) for run in runs} == {"stop"}
     assert all(is_answer(json.loads(run.text), LONGEST) for run in runs)
@@ -135,7 +135,7 @@ async def test_behind_free_text_all_of_a_hundred_answers_are_json_of_the_schema(
     """And an answer that ends in front of its marker has no form."""
     way = {"rejection_sample_method": rule, "max_tokens": 120}
     drafters = [await start_near_drafter()]
-    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+    async with cluster([await start_verifier()], drafters) as live:
         asked = (ask(live, None, "behind free text", **way) for _ in range(100))
         runs = await asyncio.gather(*asked)
     ended = [list(run.token_ids) for run in runs if str(run.finish_reason) == "stop"]

@@ -90,8 +90,8 @@ def watched() -> Iterator[Watched]:
         processes, targets = {}, []
         for spec in specs:
             targets.append(f"127.0.0.1:{(port := free_port())}")
-            told = {"PACELINE_METRICS_PORT": str(port), "PACELINE_FALLBACK": "false"}
-            started = child(spec.argv, spec.ready_file, {**spec.environment, **told})
+            told = {**spec.environment, "PACELINE_METRICS_PORT": str(port)}
+            started = child(spec.argv, spec.ready_file, told)
             processes[spec.name] = stack.enter_context(started)
         server = stack.enter_context(prometheus(targets, SCRAPE_SECONDS, RULES))
         addresses = [spec.ready_file.read_text().strip() for spec in specs[-len(PACINGS) :]]

@@ -33,18 +33,12 @@ def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
 
 
 @pytest.mark.parametrize(
-    ("pacing", "fallback", "told"),
-    [
-        ("thompson", True, ""),
-        ("thompson", False, "eager"),
-        ("fixed", True, "fixed"),
-        ("matched", False, "matched"),
-    ],
+    ("pacing", "told"),
+    [("thompson", ""), ("fixed", "fixed"), ("matched", "matched"), ("eager", "eager")],
 )
-def test_verifiers_are_told_of_a_pacing_that_is_not_their_own(pacing, fallback, told) -> None:
+def test_verifiers_are_told_of_a_pacing_that_is_not_their_own(pacing, told) -> None:
     asked = make()
-    given = replace(options(pacing=pacing), fallback=fallback)
-    beginning = InitialStates(offer(Pool(("model",))), given)
+    beginning = InitialStates(offer(Pool(("model",))), options(pacing=pacing))
     config = beginning.config(KEY, asked, 1, asked.text_stream(tokenizer()))
     assert config.pacing == told
 

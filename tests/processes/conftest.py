@@ -120,7 +120,7 @@ def start_up(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PACELINE_PACING": "eager", "PACELINE_FALLBACK": "false"},
+        env={**os.environ, "PACELINE_PACING": "eager"},
     )
     _STARTED.append(process)
     deadline = time.monotonic() + seconds

@@ -30,14 +30,14 @@ async def replay(delays: dict[str, float]) -> dict[str, Trial]:
     worlds = Worlds((), 1, (2,), {"max_tokens": sum(ACCEPTED), "temperature": 0.0})
     spec = SyntheticSpec.model_validate(TIMES)
     with Network(delays) as network:
-        async with served(ways(("amusd",)), spec, network.before, lambda _: None) as each:
+        async with served(ways(("eager",)), spec, network.before, lambda _: None) as each:
             await run_schedule(each, worlds, trials.append, lambda _: None)
     return {trial.configuration: trial for trial in trials}
 
 
 def test_real_processes_replay_a_trace_token_by_token_behind_a_slow_network():
     trials = asyncio.run(replay({"verifier": 1.0, "drafter": 0.5}))
-    for way in ("fixed", "amusd"):
+    for way in ("fixed", "eager"):
         for result in trials[way].results:
             assert emitted(result) == by_the_trace([one.draft_tokens for one in result.rounds])
     # The first may leave before the drafter is there, the last is cut by the length limit, and
@@ -48,7 +48,7 @@ def test_real_processes_replay_a_trace_token_by_token_behind_a_slow_network():
     for result in trials["plain"].results:
         assert emitted(result) == [1] * sum(ACCEPTED)
     texts = {way: [one.token_ids for one in trial.results] for way, trial in trials.items()}
-    assert texts["amusd"] == texts["fixed"] == texts["plain"]
+    assert texts["eager"] == texts["fixed"] == texts["plain"]
     assert len(set(texts["plain"])) == 2 * WAVES
     assert all(trial.cpu_s["orchestrator"] > 0 for trial in trials.values())
 

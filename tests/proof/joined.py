@@ -81,7 +81,7 @@ class Owner:
 
     # --- links ------------------------------------------------------------------------
 
-    def send(self, worker: str, session: str | int, command: Any) -> None:
+    def send(self, worker: str, handle: int, command: Any) -> None:
         """To a worker, unless it is gone."""
         self.forward(worker, command)
 
@@ -90,10 +90,9 @@ class Owner:
         if worker in self.links:
             self.wires.setdefault(f">{worker}", []).append(command)
 
-    def release(self, worker: str, session: str | int) -> None:
+    def release(self, worker: str, handle: int) -> None:
         """Close a session there."""
-        assert isinstance(session, int)
-        self.forward(worker, EndSession(session))
+        self.forward(worker, EndSession(handle))
 
     def cut(self, worker: str, reason: str) -> None:
         """No worker here does what it must not."""

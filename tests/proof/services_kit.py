@@ -231,7 +231,6 @@ async def sample(
         "limits": Limits(deadline=3600.0),
         "num_speculative_tokens": services.window,
         "pacing": "eager" if services.ahead else "fixed",
-        "fallback": False,
     }
     async with cluster([verifier], [drafter], **options) as running:
         done = await asyncio.gather(

@@ -108,10 +108,10 @@ class FakeWorkers:
     def opening_s(self, worker: str, tokens: int) -> float:
         return 0.5
 
-    def hands_over(self, drafter: str, verifier: str) -> bool:
+    def release(self, worker: str, handle: int) -> None:
         raise AssertionError("of no concern")
 
-    send = release = hands_over
+    send = release
 
 
 class FakeStore:

@@ -87,9 +87,6 @@ class Workers:
     def opening_s(self, worker: str, tokens: int) -> float:
         return 0.0
 
-    def hands_over(self, drafter: str, verifier: str) -> bool:
-        return False
-
     # --- links ------------------------------------------------------------------------
 
     def send(self, worker: str, session: int, command) -> None:
