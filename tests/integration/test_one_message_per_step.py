@@ -58,7 +58,7 @@ def sizes(kind: type, told: list[Any]) -> list[int]:
 def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
     judging, drafting = Counting(VERIFIER_LINK), Counting(DRAFTER_LINK)
     for role, codec in ((Role.VERIFIER, judging), (Role.DRAFTER, drafting)):
-        monkeypatch.setitem(RPCS, (role, 2), RPCS[role, 2]._replace(codec=codec))
+        monkeypatch.setitem(RPCS, role, RPCS[role]._replace(codec=codec))
     return judging, drafting
 
 
