@@ -57,8 +57,8 @@ class BenchOptions(Models):
         "Rules to compare: standard, block, coupled; left out: AUTO.", ""
     )
     protocol: int = option(
-        "What orchestrators and workers speak with each other; 2 is in the making.",
-        1,
+        "What orchestrators and workers speak with each other; 1 is going.",
+        2,
         variable=True,
         ge=1,
         le=2,

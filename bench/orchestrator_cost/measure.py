@@ -207,7 +207,7 @@ def _path(tree: Path) -> dict[str, str]:
 
 def _settings(case: Case, around: Surroundings, workers: str, sink: str) -> dict[str, str]:
     settings = {
-        "PACELINE_PORT": "0", "PACELINE_PROTOCOL": "2", "PACELINE_VERIFIER_ADDRESSES": workers,
+        "PACELINE_PORT": "0", "PACELINE_VERIFIER_ADDRESSES": workers,
         "PACELINE_DRAFTER_ADDRESSES": workers,
         "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_FALLBACK": "false",
         "PACELINE_GRACE": "0.2", "PACELINE_DETACH_GRACE": "0",

@@ -76,7 +76,7 @@ async def served(
     spec: SyntheticSpec,
     change: Callable[[ProcessSpec], ProcessSpec],
     report: Callable[[str], None],
-    protocol: int = 1,
+    protocol: int = 2,
 ) -> AsyncIterator[list[Configuration]]:
     """Start every process, as `change` wants it, and end them all on the way out.
 

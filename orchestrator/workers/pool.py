@@ -35,6 +35,7 @@ from services.contract.types import (
     StepTime,
     WorkerDescription,
     local_methods,
+    split_methods,
 )
 from services.contract.worker_messages import EndSession
 from services.runtime.awake import AwakeClock
@@ -522,8 +523,9 @@ def _methods(link: WorkerLink) -> tuple[str, ...]:
 def _of_local_methods(link: WorkerLink) -> list[str]:
     """What the methods by which a verifier drafts itself are able to."""
     every = _capabilities(link)
-    local = local_methods(every)
-    return [own for own in every if own.rpartition(":")[0] in local]
+    local = set(local_methods(every))
+    told = [(own, set(split_methods(own.rpartition(":")[0]))) for own in every]
+    return [own for own, methods in told if methods and methods <= local]
 
 
 def _capabilities(link: WorkerLink) -> tuple[str, ...]:

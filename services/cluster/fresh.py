@@ -28,7 +28,7 @@ class NotFresh(PacelineError):
     """A measured answer used something of earlier texts."""
 
 
-async def recalled_tokens(addresses: Sequence[str], protocol: int = 1) -> int:
+async def recalled_tokens(addresses: Sequence[str], protocol: int = 2) -> int:
     """How many tokens these drafters, of this machine, have taken from other sessions' texts.
 
     Raises StartError when one of them does not answer in this protocol.

@@ -152,8 +152,8 @@ class ClusterOptions(Models):
     pin: bool = option("Keep each model on cores of its own.", True)
     synthetic: Path | None = option("Run no model: a JSON file says how long forwards take.", None)
     protocol: int = option(
-        "What orchestrators and workers speak with each other; 2 is in the making.",
-        1,
+        "What orchestrators and workers speak with each other; 1 is going.",
+        2,
         variable=True,
         ge=1,
         le=2,

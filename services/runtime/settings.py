@@ -39,11 +39,11 @@ class ServingSettings(Settings):
         "a subset; left out: not known",
     )
     protocol: int = Field(
-        1,
+        2,
         ge=1,
         le=2,
-        description="what orchestrators and workers speak with each other; 2 is in the making, and "
-        "all of a cluster must speak it",
+        description="what orchestrators and workers speak with each other, all of a cluster the "
+        "same; 1 is going",
     )
     reflection: bool = Field(False, description="serve gRPC reflection")
     insecure: bool = Field(

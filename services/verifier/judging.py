@@ -124,7 +124,8 @@ class Judged:
 class Decision:
     """The accepted nodes of a block and the token after them, None where none is emitted.
 
-    There are nodes then, or a block that was accepted whole, without a bonus.
+    There are nodes then, or a block that was accepted whole, without a bonus. `near_ties`: how many
+    of them are, `final_near`: whether that token is one.
     """
 
     path: tuple[int, ...]
@@ -132,6 +133,7 @@ class Decision:
     all_accepted: bool
     bad_q_rows: int = 0
     near_ties: int = 0
+    final_near: bool = False
 
     @property
     def leaf_row(self) -> int:
@@ -194,7 +196,7 @@ def _exact(block: Judgeable, walked: Walk, close: Collection[int]) -> Decision |
     token = walked.final_token if emits else None
     decision = Decision(walked.path, token, walked.all_accepted)
     near = len(close) if emits else len(set(close) - {decision.leaf_row})
-    return replace(decision, near_ties=near)
+    return replace(decision, near_ties=near, final_near=emits and decision.leaf_row in close)
 
 
 # --- by rejection -----------------------------------------------------------------

@@ -22,7 +22,7 @@ from testkit.chaos.store import ONE, OneServer, ReplicatedStore, Store
 VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
 START_SECONDS = 240.0
 
-_PACING = "fixed" if os.environ.get("PACELINE_PROTOCOL") == "2" else "eager"
+_PACING = "eager" if os.environ.get("PACELINE_PROTOCOL") == "1" else "fixed"
 ALWAYS_DRAFT = ("--pacing", _PACING, "--no-fallback")
 """Drafts are made whether they pay or not: beside tiny targets they seldom do.
 

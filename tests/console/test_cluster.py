@@ -125,10 +125,10 @@ def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
 @pytest.mark.parametrize(
     ("options", "drafters"),
     [
-        ({"method": "ngram"}, ["verifier-1"]),
-        ({"method": "ngram", "protocol": 2}, []),
-        ({"draft": "small", "protocol": 2}, ["drafter-1"]),
-        ({"draft": "small"}, ["verifier-1", "drafter-1"]),
+        ({"method": "ngram", "protocol": 1}, ["verifier-1"]),
+        ({"method": "ngram"}, []),
+        ({"draft": "small"}, ["drafter-1"]),
+        ({"draft": "small", "protocol": 1}, ["verifier-1", "drafter-1"]),
     ],
 )
 def test_what_drafts_beside_a_verifier_is_a_worker_in_protocol_1_alone(site, options, drafters):

@@ -145,10 +145,12 @@ async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or
 
 async def test_what_a_verifiers_own_methods_are_able_to_is_offered_like_that_of_a_drafter():
     pool = WorkerPool("o", protocol=2, make_link=NotedLink)
-    [link] = await connected(pool, Role.VERIFIER, "eagle")
-    able = (*link.description.capabilities, "tree", "eagle:tree", "eagle:sampled", "other:tree")
+    [link] = await connected(pool, Role.VERIFIER, "ngram+eagle")
+    own = ("eagle:tree", "ngram,eagle:estimates")
+    others = ("tree", "other:tree", "ngram,other:estimates")
+    able = (*link.description.capabilities, *own, *others)
     link.description = replace(link.description, capabilities=able)
-    assert pool.capabilities() == {"eagle:tree", "eagle:sampled"}
+    assert pool.capabilities() == {*own}
     assert pool.capabilities(Role.VERIFIER) == {*able}
 
 

@@ -44,7 +44,6 @@ def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str
         ) -> tuple[subprocess.Popen[bytes], str]:
             ready = tmp_path / name
             flags = ["--port", "0", "--redis", redis.url, "--verifier-addresses", address]
-            flags += ["--protocol", "2"]
             flags += ["--ready-file", str(ready)]
             flags += ["--orchestrator-id", name, "--grace", str(grace)]
             flags += ["--worker-silence", "60", "--engine-stall", "60", "--log-level", "debug"]

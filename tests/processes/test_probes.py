@@ -35,7 +35,7 @@ def test_a_worker_answers_probes_while_its_model_loads(role: str, tmp_path: Path
         assert set(worker.until(READY)) <= {LOADING, WAITING, READY}
         # The thread that computes is started from the main one, which is kept to these cores.
         assert os.sched_getaffinity(worker.process.pid) == {cpu}
-        service = f"paceline.v1.{role.capitalize()}Service"
+        service = f"paceline.worker.v1.{role.capitalize()}Service"
         assert all(worker.serves(name) for name in ("", service))
         assert worker.ends() == 0
 
@@ -52,8 +52,7 @@ def test_a_verifier_that_drafts_too_lives_while_a_real_model_loads(models: Path,
         said = worker.until(READY)
         assert said[0] == LOADING
         assert all(each.liveness for each in said)
-        for role in ("Verifier", "Drafter"):
-            assert worker.serves(f"paceline.v1.{role}Service")
+        assert worker.serves("paceline.worker.v1.VerifierService")
         assert worker.ends() == 0
 
 

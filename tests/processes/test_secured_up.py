@@ -37,7 +37,8 @@ def test_variables_alone_put_every_process_behind_mutual_tls(models, tmp_path, m
     }  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(f"PACELINE_{name}", str(value))
-    up = start_up(tmp_path, "--target", str(models / "llama-0"))
+    flags = ("--target", str(models / "llama-0"), "--draft", str(models / "llama-3"))
+    up = start_up(tmp_path, *flags)
     try:
         asyncio.run(asked(up.address, certs))
     finally:

@@ -131,15 +131,7 @@ def test_a_verifier_that_does_not_answer_ends_the_start_with_one_line():
 
 
 def test_a_verifier_that_drafts_too_says_the_same_and_ctrl_c_leaves_no_process(models, tmp_path):
-    drafts_beside(models, tmp_path)
-
-
-def test_a_verifier_of_protocol_2_drafts_by_itself_and_says_the_same(models, tmp_path):
-    drafts_beside(models, tmp_path, "--protocol", "2")
-
-
-def drafts_beside(models, folder, *more):
-    up = start_up(folder, "--target", str(models / "llama-0"), "--method", "skip", *more)
+    up = start_up(tmp_path, "--target", str(models / "llama-0"), "--method", "skip")
     assert [len(up.workers(role)) for role in ("drafter", "verifier")] == [0, 1]
     events = up.generate("--max-tokens", "40", "--temperature", "0")
     assert tokens(events) == plain(40)

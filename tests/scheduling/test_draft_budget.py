@@ -12,6 +12,7 @@ from services.contract.types import StepTime
 from services.scheduling.draft_budget import EAGER, FIXED, LONGEST_REST, MATCHED, DraftBudget
 from services.scheduling.offers import Allotment, Judged, Offer
 from services.scheduling.step_costs import StepCosts
+from services.scheduling.tree_budget import believed
 
 Cost = Callable[[int, int], float]
 
@@ -207,3 +208,8 @@ def test_a_drafter_is_no_further_ahead_than_drafts_hold() -> None:
     assert 1 <= budget.window("s", 16) < unknown < good == 16
     budget.allot([offer._replace(pacing=FIXED)])
     assert budget.window("s", 16) == 16
+
+
+def test_chances_are_believed_by_their_range_and_fall():
+    factors = (1.0, 1.0, 1.0, 1.0, 0.5, 1.0)
+    assert believed((0.8, 0.6, 0.4), factors) == pytest.approx([0.8, 0.3, 0.3])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from services.contract import types as t
-from services.drafter.core import DrafterCore
+from services.contract.frames import DraftName, draft_key
+from services.contract.worker_messages import EndSession, SessionGone, SetWindow
+from services.drafter.hypotheses.core import FRAME_MS
+from services.drafter.hypotheses.session import HypothesisSession
 from services.drafter.methods.graph.tree_growth import Growth
 from services.drafter.methods.model.model import ModelDrafter
-from services.drafter.session import DraftSession
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.sampling import RowContext, choose
@@ -21,6 +24,8 @@ from services.engine.spec import ModelSpec
 from tests import fake_engine
 from tests.fake_engine import VOCAB
 from tests.models import tiny_model
+from tests.services import hypothesis_kit
+from tests.services.hypothesis_kit import brought, drafts_of, starting, step
 
 EXACT = (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED)
 SAMPLED = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)
@@ -118,61 +123,97 @@ class SoftEngine(FakeEngine):
         return [self.logits([*text, *self.soft_ids[:step]]) for step in range(steps + 1)]
 
 
-class Worker:
-    """A core with some drafters, and what it emitted."""
+class Drafted(NamedTuple):
+    """A draft that left, or a part of one, of a session by its name; see `DraftRow`."""
+
+    session: str
+    name: DraftName
+    position: int
+    hash: int
+    tree: t.DraftTree
+    reach: tuple[float, ...]
+    sources: bytes
+    final: bool
+    draft_ms: float
+
+    @property
+    def key(self) -> int:
+        """What its draws are keyed by, in term 1: a tree has its name once it is whole."""
+        number = self.name.number - (self.tree.parents is not None)
+        return draft_key(1, self.name._replace(number=number))
+
+
+class Worker(hypothesis_kit.Worker):
+    """A core with some drafters, whose sessions have names. Each level leaves in a frame."""
 
     def __init__(self, drafters: dict[str, Any], **options: Any) -> None:
-        self.events: list[t.DrafterEvent] = []
-        self.core = DrafterCore(
-            drafters, emit=lambda _, event: self.events.append(event), worker_id="m", **options
-        )
+        self.handles: dict[str, int] = {}
+        super().__init__(drafters, **({"clock": _slow_clock()} | options))
+
+    def handle(self, session: str) -> int:
+        """What the core calls a session."""
+        return self.handles.setdefault(session, 1 + len(self.handles))
 
     def open(self, session: str = "s", prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> None:
-        self.core.handle(0, opening(session, prompt, **changes))
+        values = {"session_id": session, "window": 6, "max_tokens": 60}
+        self.core.handle(0, starting(self.handle(session), prompt, **(values | changes)))
 
-    def commit(self, session: str, base: int, tokens: Sequence[int], epoch: int = 1) -> None:
-        self.core.handle(0, t.CommitDraft(session, epoch, base, tuple(tokens)))
+    def say(self, session: str, position: int, tokens: Sequence[int], **more: Any) -> None:
+        """A step brings tokens to one session."""
+        self.core.handle(0, step(brought(self.handle(session), position, *tokens, **more)))
 
-    def credit(self, session: str, window: int) -> None:
-        self.core.handle(0, t.Credit(session, window))
+    def allow(self, session: str, window: int) -> None:
+        self.core.handle(0, SetWindow(self.handle(session), window))
 
     def close(self, session: str = "s") -> None:
-        self.core.handle(0, t.CloseDraft(session))
+        self.core.handle(0, EndSession(self.handle(session)))
 
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.core.step()
 
-    def run(self) -> list[t.Draft]:
+    def run(self) -> list[Drafted]:
         """Step until idle; the drafts since they were last taken."""
         for _ in range(1000):
             if not self.core.step():
-                return self.take()
+                return self.drafted()
         raise AssertionError("the core never comes to rest")
 
-    def take(self) -> list[t.Draft]:
-        drafts = [event for event in self.events if isinstance(event, t.Draft)]
-        self.events.clear()
-        return drafts
+    def drafted(self) -> list[Drafted]:
+        """The drafts that left since they were last taken."""
+        names = {handle: name for name, handle in self.handles.items()}
+        return [Drafted(names[row.handle], *row[1:]) for row in drafts_of(self.take())]
 
-    def drafts(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> list[t.Draft]:
+    def drafts(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> list[Drafted]:
         """Open the session `s`; what is drafted."""
         self.open("s", prompt, **changes)
         return self.run()
 
-    def draft(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> t.Draft:
+    def draft(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> Drafted:
         """Open the session `s`; the only draft."""
         (draft,) = self.drafts(prompt, **changes)
         return draft
 
     @property
-    def failed(self) -> list[t.SessionFailed]:
-        return [event for event in self.events if isinstance(event, t.SessionFailed)]
+    def gone(self) -> dict[str, SessionGone]:
+        """The sessions that are gone since events were last taken."""
+        names = {handle: name for name, handle in self.handles.items()}
+        every = [event for _, event in self.events if isinstance(event, SessionGone)]
+        return {names[event.handle]: event for event in every}
 
     @property
-    def session(self) -> DraftSession:
+    def session(self) -> HypothesisSession:
         """The session `s`."""
-        return self.core._entries[0, "s"].session
+        return self.session_of("s")
+
+    def session_of(self, session: str) -> HypothesisSession:
+        return self.core._links[0][self.handle(session)].session
+
+
+def _slow_clock() -> Callable[[], int]:
+    """Each reading is a frame's time after the last one."""
+    readings = count(step=int(FRAME_MS * 1e6))
+    return lambda: next(readings)
 
 
 class Harness(Worker):
@@ -190,41 +231,42 @@ class Harness(Worker):
     @property
     def state(self) -> Any:
         """What the drafter holds of the session `s`."""
-        return self.drafter._sessions[0, "s"]
+        return self.state_of("s")
 
-    def answered(self, base: int, tokens: Sequence[int], epoch: int = 1) -> list[t.Draft]:
-        """What a commit to the session `s` brings in one step; `forwards` are that step's."""
+    def state_of(self, session: str) -> Any:
+        return self.drafter._sessions[0, self.handle(session)]
+
+    def answered(self, position: int, tokens: Sequence[int]) -> list[Drafted]:
+        """What a step of the session `s` brings in one level; `forwards` are that level's."""
         self.engine.forwards.clear()
-        self.commit("s", base, tokens, epoch)
+        self.say("s", position, tokens)
         self.core.step()
-        return self.take()
+        return self.drafted()
 
 
 def followed(
-    harness: Harness, moves: Sequence[tuple[int, int, Sequence[int], bool]]
-) -> Iterator[tuple[list[int], t.Draft]]:
+    harness: Harness, moves: Sequence[tuple[int, int, Sequence[int]]]
+) -> Iterator[tuple[list[int], Drafted]]:
     """Every draft of session `s`, opened on three tokens, with the text before it.
 
-    A move: steps, drafted tokens to commit, others behind them, and whether the epoch
-    goes on. KV is a prefix of the text after each step and commit.
+    A move: levels, and of a step how many drafted tokens it says, and others behind them. KV is a
+    prefix of the text after each of them.
     """
     session, cache = harness.session, harness.engine.caches[0]
-    epoch = 1
-    for steps, agreed, other, bump in moves:
-        for _ in range(steps):
+    for levels, agreed, other in moves:
+        for _ in range(levels):
             before = list(session.text)
             harness.core.step()
-            for draft in harness.take():
-                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
+            for draft in harness.drafted():
+                assert draft.hash == t.extend_hash(t.EMPTY_HASH, before[3:])
                 yield before, draft
             assert cache.tokens == session.text[: cache.length]
         tail = session.text[3 + session.committed_length :]
-        epoch += bump
-        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
+        harness.say("s", session.committed_length, [*tail[:agreed], *other])
         assert cache.tokens == session.text[: cache.length]
 
 
-def tokens_of(drafts: Sequence[t.Draft], session: str = "s") -> list[int]:
+def tokens_of(drafts: Sequence[Drafted], session: str = "s") -> list[int]:
     return [token for draft in drafts if draft.session == session for token in draft.tree.token_ids]
 
 
@@ -236,7 +278,7 @@ def paths_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
     return found
 
 
-def trunk_of(drafts: Sequence[t.Draft]) -> list[int]:
+def trunk_of(drafts: Sequence[Drafted]) -> list[int]:
     """Chains in a row, or the first child of every node of one tree."""
     if all(draft.tree.parents is None for draft in drafts):
         return tokens_of(drafts)
@@ -265,23 +307,23 @@ def plain_text(
     return text[len(prompt) :]
 
 
-def committed_in_rounds(
+def said_in_rounds(
     harness: Harness, rounds: Sequence[int], depth: int, right: Any = None
 ) -> list[int]:
-    """What was committed: in each round so many of `depth` drafted tokens, and another one.
+    """What steps said: each of them so many of `depth` drafted tokens, and another one.
 
-    `right`: what is to be drafted after the tokens committed so far.
+    `right`: what is to be drafted after the tokens said so far.
     """
-    committed: list[int] = []
-    for epoch, agreed in enumerate(rounds, start=2):
+    said: list[int] = []
+    for number, agreed in enumerate(rounds, start=2):
         tail = trunk_of(harness.run())
         assert len(tail) == depth
-        assert right is None or tail == right(committed)
-        new = [*tail[:agreed], 60 + epoch]
-        harness.commit("s", len(committed), new, epoch)
-        committed += new
+        assert right is None or tail == right(said)
+        new = [*tail[:agreed], 60 + number]
+        harness.say("s", len(said), new)
+        said += new
     harness.core.step()
-    return committed
+    return said
 
 
 def holds_as_if_fresh(engine: Any, cache: Any, text: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from paceline.v1 import verifier_pb2_grpc
 
 from services.contract import types as t
 from services.contract import wire
+from services.contract.worker_messages import SessionStarted
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served, ServingOptions, open_channel, serve_worker
 from testkit.child import child
@@ -38,7 +39,7 @@ async def first_event(kind, call, codec):
                 if isinstance(event, kind):
                     await call.done_writing()
                     return event
-                assert isinstance(event, (t.VerifyOpened, t.DraftOpened, t.Progress))
+                assert isinstance(event, (SessionStarted, t.Progress))
     raise AssertionError(f"the link ended without a {kind.__name__}")
 
 

@@ -79,19 +79,20 @@ class Searching(Harness):
         return self.drafter._mask
 
     def cache_of(self, session: str = "s") -> PagedCache:
-        return self.drafter._sessions[0, session].cache
+        return self.state_of(session).cache
 
-    def drafted(self) -> list[int]:
-        """Step while drafts are owed, and no more; what was drafted."""
-        while any(entry.session.drafting for entry in self.core._entries.values()):
+    def draft_all(self, session: str = "s") -> list[int]:
+        """Step while something may be drafted, and no more; what was drafted for a session."""
+        while self.core._due():
             self.core.step()
-        return tokens_of(self.take())
+        self.core._send()
+        return tokens_of(self.drafted(), session)
 
     def begin(self, committed: int, session: str = "s", **changes: Any) -> None:
         """A session with some of the target's own text, whose draft is there."""
         text = own_text()[:committed]
-        self.open(session, PROMPT, committed=text, sampling=LONG, **changes)
-        self.drafted()
+        self.open(session, PROMPT, output=text, sampling=LONG, **changes)
+        self.draft_all()
 
 
 def read(text: Sequence[int], mask: SkipMask, prompt: int = len(PROMPT)) -> Tensor:

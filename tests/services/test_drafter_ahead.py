@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -39,10 +38,10 @@ WEIGHTS = {
 }
 
 
-def opening(prompt, name="s", **changes):
-    """A session whose first verdict is there: it brought the last of these tokens."""
+def started(prompt, **changes):
+    """Of a session whose first step is there: it brought the last of these tokens."""
     own = {"num_candidates": 8, "method": NAME, "vocab_size": VOCAB, "temperature": 0.0} | changes
-    return drafter_kit.opening(name, prompt[:-1], **({"committed": tuple(prompt[-1:])} | own))
+    return {"prompt": prompt[:-1], "output": tuple(prompt[-1:])} | own
 
 
 class Bench(Worker):
@@ -60,23 +59,25 @@ class Bench(Worker):
         self.ahead = self.drafter._ahead
         super().__init__({"ngram": ngram, "model": model, NAME: self.drafter})
 
-    def tell(self, command, steps=50):
-        """What a command brings, with as much time as so many steps take."""
-        self.events.clear()
-        self.core.handle(0, command)
+    def run(self, steps=50):
+        """What so many steps bring."""
         for _ in range(steps):
             if not self.core.step():
                 break
-        return [event for event in self.events if isinstance(event, t.Draft)]
+        return self.drafted()
 
-    def open(self, prompt=(1, 2, 3), **changes):
-        return self.tell(opening(prompt, **changes))
+    def began(self, prompt=(1, 2, 3), name="s", steps=50, **changes):
+        """What a session brings that begins, with as much time as so many steps take."""
+        self.open(name, **started(prompt, **changes))
+        return self.run(steps)
 
-    def commit(self, base, tokens, steps=50):
-        return self.tell(t.CommitDraft("s", 1, 1 + base, tuple(tokens)), steps)
+    def brought(self, base, tokens, steps=50, name="s"):
+        """The same of a step, behind the first one."""
+        self.say(name, 1 + base, tokens)
+        return self.run(steps)
 
     def places_of(self, name):
-        return self.drafter._places[0, name]
+        return self.drafter._places[0, self.handle(name)]
 
     @property
     def places(self):
@@ -88,12 +89,12 @@ class Bench(Worker):
 
 def test_what_the_model_says_where_it_has_been_is_in_the_tree():
     bench = Bench()
-    bench.open()
+    bench.began()
     text = [1, 2, 3]
     # The target says what the model would, so that it has been there.
     for base in range(6):
         said = bench.engine.continuation(text, 1)
-        (draft,) = bench.commit(base, said)
+        (draft,) = bench.brought(base, said)
         text += said
         assert draft.tree.token_ids[0] == bench.engine.greedy(text)
         assert draft.sources[0] == t.DraftSource.MODEL
@@ -103,19 +104,19 @@ def test_what_the_model_says_where_it_has_been_is_in_the_tree():
 
 def test_a_tree_waits_for_no_step_of_the_model():
     bench = Bench()
-    (draft,) = bench.tell(opening([1, 2, 1]), steps=1)
+    (draft,) = bench.began([1, 2, 1], steps=1)
     assert bench.engine.forwards == []
     assert set(draft.sources) <= {t.DraftSource.THIS_TEXT}
 
 
 def test_without_time_the_model_says_nothing_and_the_text_is_read_later():
     bench = Bench()
-    bench.open()
+    bench.began()
     surprise = bench.engine.logits([1, 2, 3]).argmin()
-    (draft,) = bench.commit(0, [int(surprise)], steps=1)
+    (draft,) = bench.brought(0, [int(surprise)], steps=1)
     assert t.DraftSource.MODEL not in draft.sources
     assert bench.places.unseen == 1
-    bench.commit(1, [4])
+    bench.brought(1, [4])
     assert bench.places.unseen == 0
 
 
@@ -124,13 +125,13 @@ def test_without_time_the_model_says_nothing_and_the_text_is_read_later():
 def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed):
     source, bench = random.Random(seed), Bench(rules=AheadRules(1 + seed % 12, 5))
     text = [source.randrange(VOCAB) for _ in range(source.randrange(2, 9))]
-    bench.open(text)
+    bench.began(text)
     done = 0
     for _ in range(8):
         said = bench.engine.continuation(text, source.randrange(1, 4))
         if source.random() < 0.4:
             said[-1] = source.randrange(VOCAB)
-        bench.commit(done, said, steps=source.randrange(0, 5))
+        bench.brought(done, said, steps=source.randrange(0, 5))
         while bench.core.step() and source.random() < 0.7:
             pass
         text, done = text + said, done + len(said)
@@ -138,7 +139,7 @@ def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed):
         holds(bench, text)
         if done > 50:
             break
-    bench.tell(t.CloseDraft("s"))
+    bench.close("s")
     assert bench.engine.kv_tokens_used == 0
 
 
@@ -187,7 +188,7 @@ def test_of_completions_of_one_prompt_one_is_read_and_the_others_copy_it():
     for scope in ("", "acme/r"):
         bench = Bench(Clear(), AheadRules(rows=32))
         for name in names:
-            bench.core.handle(0, opening(text, name, fork_scope=scope))
+            bench.open(name, **started(text, fork_scope=scope))
         while bench.core.step():
             pass
         assert all(bench.places_of(name).unseen == 0 for name in names)
@@ -197,7 +198,7 @@ def test_of_completions_of_one_prompt_one_is_read_and_the_others_copy_it():
         saved = 4 * 39 if scope else 0
         assert bench.core.progress().copied_tokens == saved
         for name in names:
-            bench.tell(t.CloseDraft(name))
+            bench.close(name)
         assert bench.engine.kv_tokens_used == 0
         assert not bench.core._drafters["model"].prompts._members
     # Beside their prompts sessions are fed places, more or less of them.
@@ -207,7 +208,7 @@ def test_of_completions_of_one_prompt_one_is_read_and_the_others_copy_it():
 def test_nobody_waits_for_a_session_that_the_model_has_lost():
     text, bench = [number * 5 % VOCAB for number in range(41)], Bench(rules=AheadRules(rows=8))
     for name in ("r.0", "r.1"):
-        bench.core.handle(0, opening(text, name, fork_scope="acme/r"))
+        bench.open(name, **started(text, fork_scope="acme/r"))
     bench.core.step()
     bench.places_of("r.0").lost = True
     while bench.core.step():
@@ -221,18 +222,18 @@ def test_nobody_waits_for_a_session_that_the_model_has_lost():
 
 def test_no_step_begins_that_may_make_a_verdict_wait():
     bench = Bench()
-    bench.open()
+    bench.began()
     text, done = [1, 2, 3], 0
     for _ in range(4):
         bench.now += 0.020
         said = bench.engine.continuation(text, 1)
-        bench.commit(done, said)
+        bench.brought(done, said)
         text, done = text + said, done + 1
     # Verdicts take 20 ms, and a step 10 ms.
     bench.ahead._times = StepTimeModel().add(8, 0.010)
     steps = len(bench.engine.forwards)
     bench.now += 0.020
-    bench.commit(done, [4], steps=1)
+    bench.brought(done, [4], steps=1)
     bench.now += 0.002
     assert bench.core.step()
     bench.now += 0.013
@@ -242,12 +243,12 @@ def test_no_step_begins_that_may_make_a_verdict_wait():
 
 def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone():
     bench = Bench(rules=AheadRules(rows=4, step_tokens=4))
-    bench.open([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
+    bench.began([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
     assert [sum(batch) for batch in bench.engine.forwards[:2]] == [4, 4]
     assert len(bench.engine.forwards) == 4
     for base in range(4):
         before = len(bench.engine.forwards)
-        bench.commit(base, [base])
+        bench.brought(base, [base])
         assert len(bench.engine.forwards) == before + 2
 
 
@@ -284,31 +285,31 @@ def test_as_many_rows_as_fit_into_the_time():
 def test_sessions_share_a_step_and_none_is_left_out():
     bench = Bench()
     for name in "abc":
-        bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=1)
+        bench.began([1, 2, ord(name) % VOCAB], name, steps=1)
     bench.core.step()
     assert len(bench.engine.forwards[0]) == 3
     for name in "abc":
-        (draft,) = bench.tell(t.CommitDraft(name, 1, 1, (4,)))
+        (draft,) = bench.brought(0, [4], name=name)
         assert draft.session == name
 
 
 def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way():
     bench = Bench(rules=AheadRules(rows=8))
     for name in "abcd":
-        bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=0)
+        bench.began([1, 2, ord(name) % VOCAB], name, steps=0)
     bench.steps(20)
     assert [name for name in "abcd" if not bench.places_of(name).unseen] == ["a", "b"]
     bench.now += 9.0
-    bench.tell(t.CommitDraft("c", 1, 1, (4,)))
+    bench.brought(0, [4], name="c")
     assert not bench.places_of("c").unseen
 
 
 def test_no_token_that_the_target_has_not_is_said():
     bench, text = Bench(), [1, 2, 3]
-    bench.open(text, vocab_size=5)
+    bench.began(text, vocab_size=5)
     for base in range(6):
         said = [bench.engine.greedy(text) % 5]
-        (draft,) = bench.commit(base, said)
+        (draft,) = bench.brought(base, said)
         text += said
         assert max(draft.tree.token_ids, default=0) < 5
         assert max(bench.places.law(()).ids, default=0) < 5
@@ -316,10 +317,10 @@ def test_no_token_that_the_target_has_not_is_said():
 
 def test_a_session_that_rests_is_not_gone_ahead_of():
     bench = Bench()
-    bench.open(name="r")
+    bench.began(name="r")
     before = len(bench.engine.forwards)
-    bench.tell(opening([1, 2, 3], "r2"), steps=0)
-    bench.core._entries[0, "r2"].session.credit(0)
+    bench.began([1, 2, 3], "r2", steps=0)
+    bench.allow("r2", 0)
     bench.run()
     assert len(bench.engine.forwards) == before
 
@@ -329,20 +330,21 @@ def test_a_session_that_rests_is_not_gone_ahead_of():
 
 def test_the_model_reads_nothing_before_the_first_verdict():
     bench = Bench()
-    bench.tell(replace(opening([1, 2, 3]), prompt=(1, 2, 3), committed=()))
+    bench.open("s", **(started([1, 2, 3]) | {"prompt": (1, 2, 3), "output": ()}))
+    bench.run()
     assert bench.engine.forwards == []
-    bench.tell(t.CommitDraft("s", 1, 0, (4,)))
+    bench.brought(-1, [4])
     assert bench.places.unseen == 0
 
 
 def test_without_room_for_the_model_the_trees_go_on_without_it():
     bench = Bench()
     bench.engine.budget.capacity = 20
-    bench.open([1, 2, 1])
-    (draft,) = bench.commit(0, [2])
+    bench.began([1, 2, 1])
+    (draft,) = bench.brought(0, [2])
     assert draft.tree.token_ids == (1,) or 1 in draft.tree.token_ids
-    assert bench.drafter._places[0, "s"] is None
-    bench.tell(t.CloseDraft("s"))
+    assert bench.places is None
+    bench.close("s")
     assert bench.drafter._places == {}
     assert bench.engine.kv_tokens_used == 0
 
@@ -352,31 +354,31 @@ def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others():
         vocab_size = 6
 
     bench = Bench(Small())
-    bench.open([1, 2, 1])
-    (draft,) = bench.commit(0, [9])
+    bench.began([1, 2, 1])
+    (draft,) = bench.brought(0, [9])
     assert bench.places.lost
-    (draft,) = bench.commit(1, [1])
+    (draft,) = bench.brought(1, [1])
     assert 2 in draft.tree.token_ids
 
 
 def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others():
     bench = Bench(Clear(context=25))
-    bench.open()
+    bench.began()
     for base in range(0, 12, 2):
-        (draft,) = bench.commit(base, [1, 2])
+        (draft,) = bench.brought(base, [1, 2])
     assert bench.places.lost
     assert 1 in draft.tree.token_ids
 
 
 def test_a_model_that_fails_costs_its_word_and_no_session():
     bench = Bench()
-    bench.open()
+    bench.began()
     bench.engine.explode = 4
-    bench.commit(0, [4, 1])
-    (draft,) = bench.commit(2, [2])
+    bench.brought(0, [4, 1])
+    (draft,) = bench.brought(2, [2])
     assert bench.places.lost
     assert 3 in draft.tree.token_ids
-    assert not bench.failed
+    assert not bench.gone
 
 
 def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
@@ -387,8 +389,8 @@ def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
             return super().forward(segments)
 
     bench = Bench(Picky())
-    bench.tell(opening([1, 2, 3], "well"), steps=0)
-    bench.tell(opening([1, 9, 3], "ill"))
+    bench.began([1, 2, 3], "well", steps=0)
+    bench.began([1, 9, 3], "ill")
     well, ill = bench.places_of("well"), bench.places_of("ill")
     assert (well.lost, ill.lost) == (False, True)
     assert well.unseen == 0
@@ -402,14 +404,14 @@ def test_no_place_lies_beyond_what_the_model_reads():
             return 30.0 * (torch.arange(VOCAB) == (text[-1] + 1) % 8).float()
 
     bench = Bench(Sure(context=40))
-    bench.open()
+    bench.began()
     assert max(node.depth + 1 for node in bench.places._graph.nodes) <= DEEPEST + 1
     assert bench.places.cache.length <= 3 + DEEPEST
 
 
 def test_a_link_that_breaks_frees_what_its_sessions_held():
     bench = Bench()
-    bench.open()
+    bench.began()
     assert bench.engine.kv_tokens_used == 62 + PLACES_IN_KV
     bench.core.drop_link(0)
     assert bench.engine.kv_tokens_used == 0
@@ -417,8 +419,8 @@ def test_a_link_that_breaks_frees_what_its_sessions_held():
 
 def test_a_text_that_goes_back_is_followed():
     bench = Bench()
-    bench.open()
-    bench.commit(0, [4, 5])
+    bench.began()
+    bench.brought(0, [4, 5])
     places = bench.places
     places.rewind(4)
     places.follow([1, 2, 3, 4])
@@ -434,12 +436,12 @@ def test_a_text_that_goes_back_is_followed():
 @pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, *SAMPLED])
 def test_chains_are_those_of_the_two_in_turn(mode):
     bench = Bench()
-    drafts = bench.open(num_candidates=1, mode=mode, temperature=1.0)
+    drafts = bench.began(num_candidates=1, mode=mode, temperature=1.0)
     assert all(draft.tree.is_chain and not draft.reach for draft in drafts)
     assert sum(len(draft.tree) for draft in drafts) == 6
     assert bench.drafter._places == {}
-    bench.commit(0, [drafts[0].tree.token_ids[0]])
-    bench.tell(t.CloseDraft("s"))
+    bench.brought(0, [drafts[0].tree.token_ids[0]])
+    bench.close("s")
     assert bench.engine.kv_tokens_used == 0
 
 
@@ -454,8 +456,8 @@ def test_coupled_trees_know_the_noise_of_the_models_candidates():
     found = set()
     for seed in range(6):
         bench = Bench()
-        bench.open(mode=t.VerifyMode.COUPLED, temperature=1.0, seed=seed)
-        (draft,) = bench.commit(0, bench.engine.continuation([1, 2, 3], 1))
+        bench.began(mode=t.VerifyMode.COUPLED, temperature=1.0, seed=seed)
+        (draft,) = bench.brought(0, bench.engine.continuation([1, 2, 3], 1))
         assert draft.sources[0] == t.DraftSource.MODEL
         found.add(draft.tree.token_ids[0])
     assert len(found) > 1

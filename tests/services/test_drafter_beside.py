@@ -1,11 +1,12 @@
-"""A drafter that borrows its verifier's K/V: it never harms it, and reads no text twice."""
+"""A drafter that borrows its verifier's K/V: it reads no text twice, and goes on without a loan."""
+
+from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from services.contract import types as t
+from services.contract.frames import StepFrame, step_rows
+from services.drafter.local import LocalProposer
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
@@ -14,19 +15,11 @@ from services.engine.lending import Lending
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
-from tests.services.drafter_kit import Worker, real_engine, tokens_of
-from tests.services.verifier_bench import Table, block
-from tests.tries import tries
-
-PROMPT = tuple(range(10, 30))
-MASK = SkipMask.of(2, attention=[1], mlp=[0])
-
-
-SOFT = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
-
-
-def load(capacity=None):
-    return real_engine(threads=1, kv_capacity_tokens=capacity)
+from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
+from tests.services.drafter_kit import PROMPT, real_engine
+from tests.services.running_bench import Fixed
+from tests.services.test_local_drafts import KEY, MASK, Lender, looking_ahead, skipping, starting
 
 
 class Counting(NativeEngine):
@@ -39,131 +32,42 @@ class Counting(NativeEngine):
         return super().forward(segments, skip)
 
 
-class Process:
-    """A verifier and a drafter on one engine, and another verifier that lends nothing."""
-
-    def __init__(self, method="skip", mask=MASK, window=6, capacity=None):
-        self.engine = load(capacity)
-        self.engine.__class__ = Counting
-        self.engine.fed = {False: 0, True: 0}
-        self.engine.give_soft_tokens(SOFT)
-        lending = Lending()
-        self.judge = Table(self.engine, lending=lending)
-        self.other = Table(load())
-        borrowing = Borrowing(lending, self.engine)
-        drafters = {
-            "skip": lambda: SkipDrafter(
-                self.engine, mask, Exit(0.0, adaptive=False), borrowing=borrowing
-            ),
-            "lookahead": lambda: LookaheadDrafter(self.engine, borrowing=borrowing, riding=False),
-            "riding": lambda: LookaheadDrafter(self.engine, borrowing=borrowing),
-        }
-        self.drafter = Worker({"m": drafters[method]()})
-        self.output = []
-        self.untold = []
-        self.round = 0
-        law = {"max_tokens": 40, "logprobs": 3, "seed": 9}
-        self.drafter.open("s", PROMPT, window=window, **law)
-
-    def open_judges(self):
-        for table in (self.judge, self.other):
-            table.opened(prompt=PROMPT, logprobs=3)
-        return self
-
-    @property
-    def tail(self):
-        """What was drafted behind the output, if the drafter's text agrees with it."""
-        text = self.drafter.session.text[len(PROMPT) :]
-        return text[len(self.output) :] if text[: len(self.output)] == self.output else []
-
-    def verify(self, tokens):
-        """Both verifiers say the same, to the probabilities."""
-        self.round += 1
-        command = block(self.round, len(self.output), tuple(tokens))
-        mine, theirs = self.judge.verdict(command), self.other.verdict(command)
-        assert mine.token_ids == theirs.token_ids
-        for own, reference in zip(mine.logprobs, theirs.logprobs, strict=True):
-            assert own.logprob == pytest.approx(reference.logprob, abs=1e-4)
-        commit = t.CommitDraft("s", 1 + self.round, len(self.output), tuple(mine.token_ids))
-        self.output += mine.token_ids
-        self.untold.append(commit)
-
-    def tell(self):
-        for commit in self.untold:
-            self.drafter.core.handle(0, commit)
-        self.untold.clear()
-
-    def draft(self):
-        worked = self.drafter.core.step()
-        assert not self.drafter.failed
-        return worked
-
-    def drafted(self):
-        """All that the drafter gives for the text it knows."""
-        self.drafter.events.clear()
-        while self.draft():
-            pass
-        return tokens_of(self.drafter.take())
-
-    def close(self):
-        self.drafter.close()
-        for table in (self.judge, self.other):
-            table.give(t.CloseVerify("s"))
+def counted(lender):
+    """From now on."""
+    lender.engine.__class__ = Counting
+    lender.engine.fed = {False: 0, True: 0}
+    return lender.engine.fed
 
 
-MOVES = st.lists(
-    st.tuples(st.sampled_from(["draft", "verify", "guess", "tell"]), st.integers(0, 5)),
-    min_size=4,
-    max_size=14,
-)
+def skipping_nothing(engine, borrowing):
+    return SkipDrafter(engine, SkipMask.of(2), Exit(0.0, adaptive=False), borrowing=borrowing)
 
 
-@tries(40)
-@given(MOVES, st.sampled_from(["skip", "lookahead", "riding"]))
-def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(moves, method):
-    process = Process(method).open_judges()
-    for move, count in moves:
-        if len(process.output) > 25:
-            break
-        match move:
-            case "draft":
-                for _ in range(count):
-                    process.draft()
-            case "verify":
-                process.verify(process.tail[:count])
-            case "guess":
-                process.verify([(7 * count + i) % 90 + 5 for i in range(count)])
-            case "tell":
-                process.tell()
-    process.close()
-    assert process.engine.kv_tokens_used == 0
+def riding(engine, borrowing):
+    return LookaheadDrafter(engine, borrowing=borrowing)
 
 
-@pytest.mark.parametrize("method", ["skip", "lookahead"])
-def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method):
-    process = Process(method, SkipMask.of(2), window=6 if method == "skip" else 1).open_judges()
-    prompt = process.engine.fed[False]
-    assert prompt == len(PROMPT) - 1
+@pytest.mark.parametrize(("make", "count"), [(skipping_nothing, 6), (looking_ahead, 1)])
+def test_a_draft_of_the_target_itself_is_right_and_nothing_is_read_twice(make, count):
+    lender = Lender(make)
+    fed = counted(lender)
     for _ in range(4):
-        tokens = process.drafted()
-        assert len(tokens) == (6 if method == "skip" else 1)
-        before = len(process.output)
-        process.verify(tokens)
-        assert process.output[before : before + len(tokens)] == tokens
-        process.tell()
-    fed = sum(process.engine.fed.values()) - prompt
-    # Each drafted token costs its row; each block its own and one more.
-    assert fed == len(process.output) + 4 * len(tokens)
+        drafted = lender.verifier.tokens(room=count)
+        assert len(drafted) == count
+        assert lender.judge(drafted) == count
+    # The judge's own reckoning reads the text anew.
+    text = len(PROMPT)
+    own = sum(text + step * (count + 1) + count for step in range(4))
+    # Each drafted token costs its row; each step its own, and one more.
+    assert sum(fed.values()) - own == 4 * count + 4 * (count + 1)
 
 
-def test_drafts_start_from_the_whole_models_kv_of_all_verified_text():
-    process = Process().open_judges()
-    for tokens in ((3, 4), (5,), ()):
-        process.verify(tokens)
-    process.tell()
-    drafted = process.drafted()
-    fresh = load()
-    text = [*PROMPT, *process.output]
+def test_drafts_start_from_the_whole_models_k_v_of_all_verified_text():
+    lender = Lender(skipping)
+    for _ in range(3):
+        lender.judge(lender.verifier.tokens(room=2))
+    drafted = lender.verifier.tokens(room=6)
+    fresh, text = real_engine(threads=1), list(lender.text)
     cache = fresh.new_cache(80)
     fresh.forward([Segment(cache, text[:-1])])
     expected = []
@@ -171,88 +75,74 @@ def test_drafts_start_from_the_whole_models_kv_of_all_verified_text():
         [row] = fresh.forward([Segment(cache, text[-1:], logits_from=0)], MASK)
         text.append(int(row.argmax()))
         expected.append(text[-1])
+    assert len(drafted) == 6
     assert drafted == expected
 
 
-def test_rows_behind_an_accepted_block_draft_without_a_forward():
-    process = Process("riding").open_judges()
-    assert process.drafted() == []
-    process.verify(())
-    process.tell()
-    before = dict(process.engine.fed)
-    drafted = process.drafted()
-    assert len(drafted) == 3
-    assert process.engine.fed == before
-    fresh = load()
-    fresh.give_soft_tokens(SOFT)
-    text = [*PROMPT, *process.output]
-    rows = [*text[:-1], *fresh.soft_ids]
-    [logits] = fresh.forward([Segment(fresh.new_cache(80), rows, logits_from=len(text) - 1)])
-    assert drafted == logits.argmax(-1).tolist()
+@pytest.fixture(scope="module")
+def steps():
+    """What a verifier with a look-ahead drafter that rides judged and took, and its forwards."""
+    engine, lending, events = real_engine(threads=1), Lending(), []
+    engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+    proposer = LocalProposer({"lookahead": riding(engine, Borrowing(lending, engine))})
+    options = VerifierOptions(lending=lending)
+    emit = lambda _, event: events.append(event)  # noqa: E731
+    core = RunningCore(
+        engine, emit=emit, worker_id="v", options=options, pacing=Fixed(), proposer=proposer
+    )
+    core.handle(1, starting(PROMPT, method="lookahead", depth=6, max_tokens=40))
+    forwards = engine.forward
+    calls = []
+    engine.forward = lambda segments, skip=None: calls.append(segments) or forwards(segments, skip)
+    while core.step():
+        pass
+    rows = [row for event in events if isinstance(event, StepFrame) for row in step_rows(event)]
+    return [(len(row.judged), row.accepted) for row in rows], sum(map(bool, calls))
 
 
-def test_once_nobody_borrows_no_rows_are_fed_behind_a_block():
-    process = Process("riding").open_judges()
-    process.drafted()
-    fed = process.engine.fed
-    before = fed[False]
-    process.verify((5, 6))
-    assert fed[False] == before + 3 + 3
-    process.drafter.close()
-    before = fed[False]
-    process.verify((5, 6))
-    assert fed[False] == before + 3
+def test_rows_behind_a_draft_that_was_taken_whole_are_the_next_one(steps):
+    """Nothing is fed for them: each step has one forward."""
+    judged, forwards = steps
+    behind = [after for (size, taken), (after, _) in pairwise(judged) if size == taken]
+    assert len(behind) > 5
+    assert set(behind[1:-1]) == {3}
+    assert forwards == len(judged)
 
 
-def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole():
-    process = Process("riding").open_judges()
-    process.drafted()
-    process.verify((5, 6, 7))
-    process.tell()
-    assert len(process.output) < 4
-    assert process.drafted() == []
+def test_rows_behind_a_draft_that_was_not_taken_whole_say_nothing(steps):
+    judged, _ = steps
+    behind = [after for (size, taken), (after, _) in pairwise(judged) if size > taken]
+    assert len(behind) > 5
+    assert set(behind) == {0}
 
 
-def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning():
-    process = Process()
-    assert process.draft() is False
-    assert process.drafter.take() == []
-    process.open_judges()
-    assert len(process.drafted()) == 6
+def test_once_nobody_borrows_no_rows_are_wanted_behind_a_draft():
+    lender = Lender(riding)
+    lender.verifier.draft()
+    assert len(lender.offer.look_ahead) == 3
+    lender.verifier.proposer.close(KEY)
+    assert not lender.offer.look_ahead
 
 
-def test_what_the_drafter_was_not_told_yet_is_waited_for():
-    process = Process().open_judges()
-    process.verify((5,))
-    assert process.draft() is False
-    process.tell()
-    assert process.draft() is True
+def test_a_text_without_a_loan_waits_and_goes_on_with_k_v_of_its_own_once_it_has_grown():
+    lender = Lender(skipping)
+    lender.lending.withdraw(KEY, lender.offer)
+    assert lender.verifier.tokens() == []
+    used = lender.engine.kv_tokens_used
+    lender.verifier.say(7)
+    while not (drafted := lender.verifier.tokens(room=6)):
+        pass
+    assert len(drafted) == 6
+    assert lender.engine.kv_tokens_used >= used + len(PROMPT)
 
 
-def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own():
-    process = Process()
-    assert process.draft() is False
-    process.drafter.commit("s", 0, (7,), 2)
-    assert len(process.drafted()) == 6
-    assert process.engine.kv_tokens_used >= len(PROMPT) + 40
-
-
-def test_a_verifier_that_ends_ends_the_loan():
-    process = Process().open_judges()
-    first = process.drafted()
-    assert len(first) == 6
-    process.verify(first[:1])
-    process.judge.give(t.CloseVerify("s"))
-    process.tell()
-    assert len(process.drafted()) == 6
-    process.drafter.close()
-    assert process.engine.kv_tokens_used == 0
-
-
-def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason():
-    process = Process(capacity=50)
-    process.drafter.core.step()
-    process.drafter.commit("s", 0, (7,), 2)
-    process.drafter.core.step()
-    [failed] = process.drafter.failed
-    assert "KV cache" in failed.message
+def test_a_loan_ends_with_its_lender_and_all_room_comes_back():
+    lender = Lender(skipping)
+    assert len(lender.verifier.tokens(room=6)) == 6
+    lender.lending.withdraw(KEY, lender.offer)
+    lender.cache.free()
+    lender.verifier.say(7)
+    while not lender.verifier.tokens(room=6):
+        pass
+    lender.verifier.proposer.close(KEY)
+    assert lender.engine.kv_tokens_used == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.contract.errors import Overloaded
+from services.contract.worker_messages import SessionStarted
 from services.drafter.combined import CombinedDrafter, Methods, merge
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.chains import ChainLengths
@@ -297,21 +298,23 @@ def test_methods_are_found_alone_together_and_by_default():
 def test_what_cannot_be_combined_is_refused(method, mode, why):
     worker = Worker({"a": Scripted(), "b": Scripted(modes=frozenset(EXACT))})
     worker.open(method=method, mode=mode)
-    assert worker.events == [t.SessionFailed("s", t.FailureReason.UNSUPPORTED, why, 1)]
+    assert [(gone.reason, gone.message) for gone in worker.gone.values()] == [
+        (t.FailureReason.UNSUPPORTED, why)
+    ]
 
 
 def test_trees_of_several_methods_are_refused_under_rejection():
     worker = Worker({"a": Scripted(), "b": Scripted()})
     worker.open(method="a,b", mode=t.VerifyMode.STANDARD, num_candidates=2)
-    [failed] = worker.failed
-    assert failed.reason is t.FailureReason.INVALID
-    assert "num_candidates" in failed.message
+    gone = worker.gone["s"]
+    assert gone.reason is t.FailureReason.INVALID
+    assert "num_candidates" in gone.message
 
 
 def test_k_v_is_counted_once():
     worker = Worker({"a": Scripted(), "b": Scripted()})
     worker.open(method="a,b")
-    assert isinstance(worker.events[0], t.DraftOpened)
+    assert worker.take() == [(0, SessionStarted(1, 1))]
     progress = worker.core.progress()
     assert (progress.kv_tokens_used, progress.kv_tokens_capacity) == (2, 4)
 
@@ -328,7 +331,7 @@ class Checked(ModelDrafter):
 
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
-turns = st.lists(st.tuples(st.integers(0, 5), st.integers(0, VOCAB - 1), st.booleans()), max_size=8)
+turns = st.lists(st.tuples(st.integers(0, 5), st.integers(0, VOCAB - 1)), max_size=8)
 
 
 @tries(60)
@@ -338,7 +341,7 @@ turns = st.lists(st.tuples(st.integers(0, 5), st.integers(0, VOCAB - 1), st.bool
     st.sampled_from([1, 3]),
     st.sampled_from([0, 3]),
 )
-def test_after_any_commits_the_drafts_are_those_of_a_session_opened_on_that_text(
+def test_after_any_steps_the_drafts_are_those_of_a_session_opened_on_that_text(
     turns, method, width, lengthen
 ):
     torch.set_num_threads(1)
@@ -346,17 +349,19 @@ def test_after_any_commits_the_drafts_are_those_of_a_session_opened_on_that_text
     worker = worker_of_both(lengthen)
     options = {"method": method, "num_candidates": width, "phrase_scope": "acme"}
     worker.open("s", PROMPT, **options)
-    for epoch, (accepted, token, bump) in enumerate(turns, 2):
+    for accepted, token in turns:
         chains = [draft for draft in drafted(worker) if draft.tree.is_chain]
         fresh = (*tokens_of(chains)[:accepted], token)
-        worker.commit("s", len(said), fresh, epoch if bump else 1)
+        worker.say("s", len(said), fresh)
         said += fresh
-        worker.events.clear()
-    worker.commit("s", len(said), (11,), 99)
-    worker.events.clear()
+    drafted(worker)
+    # Nothing of the draft is left.
+    tail = worker.session.text[len(PROMPT) + len(said) :]
+    other = (tail[0] + 1) % VOCAB if tail else 11
+    worker.say("s", len(said), (other,))
     trees = [draft.tree for draft in drafted(worker)]
     new = worker_of_both(lengthen)
-    new.open("s", (*PROMPT, *said, 11), **options)
+    new.open("s", (*PROMPT, *said, other), **options)
     assert trees == [draft.tree for draft in drafted(new)]
     assert any(map(len, trees))
 
@@ -365,8 +370,8 @@ def drafted(worker):
     """What is drafted; no session fails."""
     worker.steps(200)
     assert not worker.core.step(), "the core never comes to rest"
-    assert not worker.failed
-    return worker.take()
+    assert not worker.gone
+    return worker.drafted()
 
 
 def worker_of_both(lengthen):

@@ -164,9 +164,9 @@ def test_nothing_is_said_until_the_tree_is_whole_and_its_time_is_told_then():
     harness = timed(opened())
     for _ in range(3):
         harness.core.step()
-        assert harness.take() == []
+        assert harness.drafted() == []
     harness.core.step()
-    (draft,) = harness.take()
+    (draft,) = harness.drafted()
     assert draft.draft_ms == pytest.approx(4.0)
 
 
@@ -179,9 +179,9 @@ def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts():
 
 def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing():
     halted = opened(mode=t.VerifyMode.STANDARD, steps=2)
-    halted.credit("s", 0)
+    halted.allow("s", 0)
     assert halted.run() == []
-    halted.credit("s", 3)
+    halted.allow("s", 3)
     (draft,) = halted.run()
     assert levels_of(draft.tree) == levels_of(drawn(mode=t.VerifyMode.STANDARD).tree)[:3]
     assert halted.engine.forwards == [[3], [1], [1]]
@@ -189,7 +189,7 @@ def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing():
 
 def test_a_smaller_window_cuts_what_is_built():
     harness = opened(mode=t.VerifyMode.BLOCK, steps=3)
-    harness.credit("s", 1)
+    harness.allow("s", 1)
     (draft,) = harness.run()
     assert len(levels_of(draft.tree)) == len(draft.tree.q or ()) == 1
 
@@ -198,33 +198,33 @@ def test_a_smaller_window_cuts_what_is_built():
 def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode):
     harness = opened(mode=mode, steps=3)
     first = harness.state._comb.trunk[0]
-    harness.commit("s", 0, [first])
+    harness.say("s", 0, [first])
     harness.engine.forwards.clear()
     (draft,) = harness.run()
     assert harness.engine.forwards == [[1], [1]]
-    assert draft.tree == drawn(mode=mode, committed=(first,)).tree
-    assert draft.first_position == 1
+    assert draft.tree == drawn(mode=mode, output=(first,)).tree
+    assert draft.position == 1
 
 
 def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along():
     wide = {"mode": t.VerifyMode.COUPLED, "num_candidates": VOCAB, "top_k": 1, "window": 40}
     harness = opened(**wide)
-    while not (drafts := harness.take()):
+    while not (drafts := harness.drafted()):
         harness.core.step()
     tail = tokens_of(drafts)
     assert len(tail) == 256 // VOCAB
     harness.steps(3)
     text = (*tail[:-1], (tail[-1] + 1) % VOCAB)
-    harness.commit("s", 0, text)
-    assert tokens_of(harness.run()) == tokens_of(opened(**wide, committed=text).run())
+    harness.say("s", 0, text)
+    assert tokens_of(harness.run()) == tokens_of(opened(**wide, output=text).run())
 
 
-def test_a_new_epoch_alone_starts_the_tree_anew_on_the_kv_of_the_text():
+def test_another_name_alone_starts_a_drawn_tree_anew_on_the_kv_of_the_text():
     harness = opened(mode=t.VerifyMode.STANDARD, steps=3)
     built = harness.state._comb.trunk[:]
-    harness.commit("s", 0, [], epoch=2)
+    harness.session.give_up()
     (draft,) = harness.run()
-    assert (draft.epoch, len(levels_of(draft.tree))) == (2, 4)
+    assert len(levels_of(draft.tree)) == 4
     assert trunk_of(draft.tree)[:3] != built
     assert harness.engine.caches[0].tokens[:3] == [1, 2, 3]
 
@@ -238,7 +238,7 @@ def test_kv_of_an_accepted_trunk_is_used_again():
     trunk = trunk_of(draft.tree)
     text = [*trunk[:2], (trunk[2] + 1) % VOCAB]
     harness.engine.forwards.clear()
-    harness.commit("s", 0, text, epoch=2)
+    harness.say("s", 0, text)
     (after,) = harness.run()
     assert harness.engine.forwards[0] == [1]
     check(harness.engine, after, [1, 2, 3, *text])
@@ -296,7 +296,6 @@ COMMITS = st.lists(
         st.integers(0, 6),
         st.integers(0, 4),
         st.lists(st.integers(0, VOCAB - 1), max_size=2),
-        st.booleans(),
         st.integers(0, 6),
     ),
     max_size=10,
@@ -311,19 +310,19 @@ def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(data
     steps, count = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 3))
     harness = opened(step_tokens=steps, num_candidates=count, **law)
     session, cache = harness.session, harness.engine.caches[0]
-    epoch, tail = 1, []
-    for steps, agreed, other, bump, window in data.draw(COMMITS):
+    tail = []
+    for steps, agreed, other, window in data.draw(COMMITS):
         for _ in range(steps):
             before = list(session.text)
             harness.core.step()
-            for draft in harness.take():
-                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
-                check(harness.engine, draft, before, **law, count=count)
-                tail = before[3 + session.committed_length :] + trunk_of(draft.tree)
+            for draft in harness.drafted():
+                text = before[: 3 + draft.position]
+                assert draft.hash == t.extend_hash(t.EMPTY_HASH, text[3:])
+                check(harness.engine, draft, text, **law, count=count)
+                tail = text[3 + session.committed_length :] + trunk_of(draft.tree)
             held = session.text + harness.state._comb.trunk
-            if session.drafting:
+            if session.due:
                 assert cache.tokens == held[: cache.length]
-        epoch += bump
-        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
-        harness.credit("s", window)
+        harness.say("s", session.committed_length, [*tail[:agreed], *other])
+        harness.allow("s", window)
         tail = session.text[3 + session.committed_length :]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from services.contract import types as t
-from services.drafter.core import DrafterCore
+from services.contract.worker_messages import TextStates
 from services.drafter.methods.eagle.chances import Chances
 from services.drafter.methods.eagle.eagle import EagleDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
@@ -63,7 +63,7 @@ def states(positions: range, width: int) -> bytes:
     return block.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
 
 
-class Site:
+class Site(drafter_kit.Worker):
     """A core that drafts with a head, and what it emitted."""
 
     def __init__(self, engine, method="eagle", **opening) -> None:
@@ -78,38 +78,33 @@ class Site:
             ngram = NgramDrafter()
             both = InformedDrafter(ngram, self.drafter, AheadRules(awaited=2), name="eagle")
             drafters = {"ngram": ngram, "eagle": self.drafter, "ngram,eagle": both}
-        self.core = DrafterCore(drafters, emit=self._emit, worker_id="d")
-        self.epoch, self.output = 1, []
-        self.core.handle(1, drafter_kit.opening("s", PROMPT, method=method, **opening))
-
-    def _emit(self, _: int, event: t.DrafterEvent) -> None:
-        assert not isinstance(event, t.SessionFailed), event
-        if isinstance(event, t.Draft):
-            self.drafts.append(event)
+        super().__init__(drafters)
+        self.output = []
+        self.open("s", PROMPT, method=method, **opening)
 
     def read(self, count: int = len(PROMPT) - 1) -> None:
         """The verifier tells states of the prompt."""
         rows = states(range(count), self.engine.state_width)
-        self.core.handle(1, t.DraftStates("s", 1, 0, rows))
+        self.core.handle(0, TextStates(self.handle("s"), 1, 0, rows))
 
-    def commit(self, tokens: Sequence[int], *, told: bool = True, epoch: int = 1) -> None:
-        """A verdict with so many tokens of the target's, and their states."""
+    def commit(self, tokens: Sequence[int], *, told: bool = True) -> None:
+        """A step with so many tokens of the target's, and their states."""
         base = len(self.output)
         first = len(PROMPT) + base - 1
         rows = states(range(first, first + len(tokens)), self.engine.state_width) if told else b""
-        command = t.CommitDraft("s", epoch, base, tuple(tokens), states=rows)
         self.output += tokens
-        self.core.handle(1, command)
+        self.say("s", base, tokens, states=rows)
 
-    def settle(self) -> list[t.Draft]:
+    def settle(self) -> list[drafter_kit.Drafted]:
         """Step until nothing is left to do; what was drafted."""
-        self.drafts.clear()
         for _ in range(200):
             if not self.core.step():
+                assert not self.gone
+                self.drafts = self.drafted()
                 return self.drafts
         raise AssertionError("it never comes to rest")
 
-    def drafted(self) -> list[int]:
+    def tokens(self) -> list[int]:
         """The tokens of all chains that were drafted."""
         return [token for draft in self.settle() for token in draft.tree.token_ids]
 
@@ -143,10 +138,9 @@ def between(engine, text: Sequence[int], count: int) -> float:
 
 def test_a_draft_begins_when_the_states_of_the_prompt_are_there(engine):
     site = Site(engine, window=4)
-    assert site.drafted() == []
+    assert site.tokens() == []
     site.read()
-    site.core.handle(1, t.Credit("s", 4))
-    assert site.drafted() == expected(engine, PROMPT, 4)
+    assert site.tokens() == expected(engine, PROMPT, 4)
 
 
 def test_a_chain_follows_from_the_states_and_then_from_its_own_features(engine):
@@ -154,7 +148,7 @@ def test_a_chain_follows_from_the_states_and_then_from_its_own_features(engine):
     site.read()
     site.settle()
     site.commit(TEXT[:1])
-    assert site.drafted() == expected(engine, [*PROMPT, TEXT[0]], 5)
+    assert site.tokens() == expected(engine, [*PROMPT, TEXT[0]], 5)
 
 
 def test_every_verdict_anchors_the_draft_anew(engine):
@@ -162,16 +156,16 @@ def test_every_verdict_anchors_the_draft_anew(engine):
     site.read()
     site.commit(TEXT[:1])
     site.settle()
-    for end, epoch in ((3, 2), (4, 3), (8, 4)):
-        site.commit(TEXT[len(site.output) : end], epoch=epoch)
-        assert site.drafted() == expected(engine, [*PROMPT, *TEXT[:end]], 3)
+    for end in (3, 4, 8):
+        site.commit(TEXT[len(site.output) : end])
+        assert site.tokens() == expected(engine, [*PROMPT, *TEXT[:end]], 3)
 
 
 def test_an_accepted_draft_goes_on_from_the_states_that_came_with_the_verdict(engine):
     site = Site(engine, window=4)
     site.read()
     site.commit(TEXT[:1])
-    drafted = site.drafted()
+    drafted = site.tokens()
     site.commit(drafted[:2])
     text = [*PROMPT, TEXT[0], *drafted[:2]]
     tail = drafted[2:]
@@ -180,7 +174,7 @@ def test_an_accepted_draft_goes_on_from_the_states_that_came_with_the_verdict(en
     cache.anchor(0, states(range(len(text) - 1), engine.state_width))
     (rows,) = engine.forward([Segment(cache, [*text, *tail], logits_from=len(text) + 1)])
     cache.free()
-    assert site.drafted()[0] == int(engine.head_ids[rows[-1].argmax()])
+    assert site.tokens()[0] == int(engine.head_ids[rows[-1].argmax()])
 
 
 @pytest.mark.parametrize("method", ["eagle", "ngram,eagle"])
@@ -191,8 +185,7 @@ def test_completions_of_one_prompt_draft_from_the_states_that_one_of_them_was_to
     scope = {"fork_scope": "acme/r"} if shared else {}
     trees = {"num_candidates": 4} if method != "eagle" else {}
     site = Site(engine, method, window=3, **scope, **trees)
-    other = drafter_kit.opening("other", PROMPT, method=method, window=3, **scope, **trees)
-    site.core.handle(1, other)
+    site.open("other", PROMPT, method=method, window=3, **scope, **trees)
     site.settle()
     site.read()
     site.settle()
@@ -200,7 +193,7 @@ def test_completions_of_one_prompt_draft_from_the_states_that_one_of_them_was_to
     # The verifier copied the prompt: of that it tells no states.
     first = len(PROMPT) - 1
     rows = states(range(first, first + 1), engine.state_width)
-    site.core.handle(1, t.CommitDraft("other", 1, 0, (TEXT[0],), states=rows))
+    site.say("other", 0, TEXT[:1], states=rows)
     drafts = site.settle()
     tokens = {
         name: [token for one in drafts if one.session == name for token in one.tree.token_ids]
@@ -219,9 +212,9 @@ def test_without_the_prompts_states_it_drafts_from_those_that_came(engine, count
     site.commit(TEXT[:2])
     first = len(PROMPT) - 1
     if not count:
-        assert site.drafted() == expected(engine, [*PROMPT, *TEXT[:2]], 3, first)
+        assert site.tokens() == expected(engine, [*PROMPT, *TEXT[:2]], 3, first)
     else:
-        assert len(site.drafted()) == 3
+        assert len(site.tokens()) == 3
 
 
 def test_a_verifier_that_stops_sending_states_leaves_drafts_on_own_features(engine):
@@ -229,16 +222,16 @@ def test_a_verifier_that_stops_sending_states_leaves_drafts_on_own_features(engi
     site.read()
     site.commit(TEXT[:1])
     site.settle()
-    site.commit(TEXT[1:3], told=False, epoch=2)
-    assert len(site.drafted()) == 3
+    site.commit(TEXT[1:3], told=False)
+    assert len(site.tokens()) == 3
 
 
 def test_without_any_states_nothing_is_drafted_and_nothing_fails(engine):
     site = Site(engine, window=3)
     site.commit(TEXT[:1], told=False)
-    assert site.drafted() == []
+    assert site.tokens() == []
     site.commit(TEXT[1:3], told=False)
-    assert site.drafted() == []
+    assert site.tokens() == []
 
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
@@ -264,8 +257,8 @@ def test_a_chain_ends_before_a_token_that_hardly_stays(engine, count):
     drafts = site.settle()
     assert [t for draft in drafts for t in draft.tree.token_ids] == expected(engine, text, count)
     assert drafts[-1].final
-    site.core.handle(1, t.Credit("s", 7))
-    assert site.drafted() == []
+    site.allow("s", 7)
+    assert site.tokens() == []
 
 
 def test_a_chain_goes_on_when_what_it_ended_with_is_committed(engine):
@@ -273,9 +266,9 @@ def test_a_chain_goes_on_when_what_it_ended_with_is_committed(engine):
     site = Site(engine, window=6, least=between(engine, text, 2))
     site.read()
     site.commit(TEXT[:1])
-    assert len(site.drafted()) == 2
+    assert len(site.tokens()) == 2
     site.commit(expected(engine, text, 1))
-    assert len(site.drafted()) > 0
+    assert len(site.tokens()) > 0
 
 
 def test_a_verdict_says_what_the_token_before_which_a_draft_ended_was_worth(engine):
@@ -283,11 +276,11 @@ def test_a_verdict_says_what_the_token_before_which_a_draft_ended_was_worth(engi
     kept = expected(engine, text, 3)
     for last in (kept[2], kept[2] + 1):
         site = Site(engine, window=6, least=between(engine, text, 2))
-        session = site.drafter._sessions[1, "s"]
+        session = site.drafter._sessions[0, site.handle("s")]
         site.read()
         site.commit(TEXT[:1])
         site.settle()
-        site.commit([*kept[:2], last], epoch=2)
+        site.commit([*kept[:2], last])
         site.settle()
         believed.append(session.chances.believed(likeliest(engine, text, 3)[2][1]))
     right, wrong = believed
@@ -348,8 +341,7 @@ def test_small_trees_have_the_heads_word_at_the_end_of_the_text(engine):
         assert draft.tree.token_ids[0] == expected(engine, text, 1)[0]
         assert t.DraftSource.EAGLE in draft.sources
         assert t.DraftSource.MODEL not in draft.sources
-        site.epoch += 1
-        site.commit(TEXT[len(site.output) : end], epoch=site.epoch)
+        site.commit(TEXT[len(site.output) : end])
 
 
 def in_one_pass(engine, text: Sequence[int], count: int) -> list[int]:
@@ -366,16 +358,15 @@ def test_a_parallel_head_drafts_in_one_pass_and_only_from_verdicts(parallel):
     site = Site(parallel, window=8)
     site.read()
     for end in (1, 3, 4):
-        site.epoch += 1
-        site.commit(TEXT[len(site.output) : end], epoch=site.epoch)
+        site.commit(TEXT[len(site.output) : end])
         drafts = [one for one in site.settle() if len(one.tree)]
         assert [len(one.tree) for one in drafts] == [4]
         assert list(drafts[0].tree.token_ids) == in_one_pass(parallel, [*PROMPT, *TEXT[:end]], 4)
     accepted = drafts[0].tree.token_ids
-    site.commit(accepted[:2], epoch=site.epoch)
-    assert site.drafted() == []
-    site.commit(accepted[2:], epoch=site.epoch)
-    assert site.drafted() == in_one_pass(parallel, [*PROMPT, *site.output], 4)
+    site.commit(accepted[:2])
+    assert site.tokens() == []
+    site.commit(accepted[2:])
+    assert site.tokens() == in_one_pass(parallel, [*PROMPT, *site.output], 4)
 
 
 def test_a_parallel_head_drafts_no_token_that_hardly_stays(parallel):
@@ -407,8 +398,8 @@ def test_what_was_heard_and_taken_back_leaves_no_states_behind(engine):
     site.read()
     site.commit(TEXT[:3])
     site.settle()
-    cache = site.drafter._sessions[1, "s"].cache
-    site.drafter.rewind((1, "s"), len(PROMPT) + 1)
+    cache = site.drafter._sessions[0, site.handle("s")].cache
+    site.drafter.rewind((0, site.handle("s")), len(PROMPT) + 1)
     assert cache.anchored == len(PROMPT) + 1
 
 
@@ -416,8 +407,8 @@ def test_states_of_another_head_are_dropped(engine):
     site = Site(engine, window=3)
     site.read()
     rows = states(range(5, 6), engine.state_width - 1)
-    site.core.handle(1, t.CommitDraft("s", 1, 0, tuple(TEXT[:1]), states=rows))
+    site.say("s", 0, TEXT[:1], states=rows)
     site.output += TEXT[:1]
-    assert len(site.drafted()) == 3
-    site.commit(TEXT[1:2], epoch=2)
-    assert len(site.drafted()) == 3
+    assert len(site.tokens()) == 3
+    site.commit(TEXT[1:2])
+    assert len(site.tokens()) == 3

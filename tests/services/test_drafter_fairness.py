@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from services.contract.types import Draft, ResolvedSampling
+from services.contract.types import ResolvedSampling
 from services.drafter.methods.model.model import ModelDrafter
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness
 
@@ -22,10 +22,8 @@ def drafted(table, steps):
     tokens = Counter()
     for _ in range(steps):
         table.core.step()
-        for event in table.events:
-            if isinstance(event, Draft):
-                tokens[event.session] += len(event.tree)
-        table.events.clear()
+        for draft in table.drafted():
+            tokens[draft.session] += len(draft.tree)
     return tokens
 
 
@@ -34,10 +32,10 @@ def filled(table, sessions):
     for i in range(sessions):
         table.open(f"chain {i}", [1, 2, i % VOCAB], window=0)
     for i in range(sessions):
-        table.credit(f"chain {i}", 1)
+        table.allow(f"chain {i}", 1)
     table.run()
     for i in range(sessions):
-        table.credit(f"chain {i}", WINDOW)
+        table.allow(f"chain {i}", WINDOW)
 
 
 def test_every_session_gets_a_token_a_step_however_many_there_are():

@@ -110,8 +110,8 @@ def test_only_what_was_committed_tells_how_good_the_candidates_are():
     made = Graphs(growth=plan)
     tail = tokens_of(made.drafts(num_candidates=1, window=10))
     assert (len(tail), plan.seen) == (10, [])
-    draft = made.draft(epoch=2)
-    made.commit("s", 0, paths_of(draft.tree)[1], epoch=3)
+    draft = made.draft(opening=2)
+    made.say("s", 0, paths_of(draft.tree)[1])
     made.run()
     assert plan.seen == [(0, 3), (0, 3)]
 
@@ -120,7 +120,7 @@ def test_only_what_was_committed_tells_how_good_the_candidates_are():
 def test_no_rule_that_needs_a_law_is_served(mode):
     made = Graphs()
     made.open(mode=mode)
-    assert [failed.reason for failed in made.failed] == [t.FailureReason.UNSUPPORTED]
+    assert made.gone["s"].reason is t.FailureReason.UNSUPPORTED
     assert made.core.describe().capabilities == ("model:tree", *t.LATER_FORMATS)
 
 
@@ -213,9 +213,9 @@ def test_a_text_that_took_a_merged_edge_has_its_kv_repaired():
     for path in taken:
         made = merging()
         made.draft()
-        made.commit("s", 0, path)
+        made.say("s", 0, path)
         (after,) = made.run()
-        assert after.tree == merging().draft(committed=path).tree
+        assert after.tree == merging().draft(output=path).tree
         assert made.engine.caches[0].tokens[: 3 + len(path)] == [1, 2, 3, *path]
 
 
@@ -229,11 +229,10 @@ def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took():
         path = [path for path in paths if len(path) == 3][which]
         other = next(token for token in range(VOCAB) if (*path, token) not in paths)
         made.engine.forwards.clear()
-        made.commit("s", 0, [*path, other], epoch=2)
+        made.say("s", 0, [*path, other])
         (after,) = made.run()
         assert made.engine.forwards[0][0] <= 2, "the path's end may never have been expanded"
-        assert after.tree == Graphs().draft(committed=(*path, other)).tree
-        assert after.epoch == 2
+        assert after.tree == Graphs().draft(output=(*path, other)).tree
 
 
 @pytest.mark.parametrize("mode", EXACT)
@@ -244,7 +243,7 @@ def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it
     made.steps(2)
     graph = made.state._graph
     token = graph[graph[-1].below[rank][0]].token
-    made.commit("s", 0, [token], epoch=2)
+    made.say("s", 0, [token])
     made.engine.forwards.clear()
     (draft,) = made.run()
     assert made.engine.forwards[0] == [3], "what was drafted below the branch goes on"
@@ -252,14 +251,16 @@ def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it
     assert max(map(len, paths_of(draft.tree))) == 4, "as deep as one that starts there"
 
 
-def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward():
+def test_a_larger_window_on_the_same_text_sends_the_same_tree_without_a_forward():
     made = Graphs()
     first = made.draft()
     made.engine.forwards.clear()
-    made.credit("s", 8)
+    made.allow("s", 9)
     (again,) = made.run()
     assert (again.tree, made.engine.forwards) == (first.tree, [])
-    made.credit("s", 2)
+    assert again.name > first.name
+    made.allow("s", 1)
+    made.allow("s", 2)
     (shallow,) = made.run()
     assert set(paths_of(shallow.tree)) == {p for p in paths_of(first.tree) if len(p) <= 2}
 
@@ -271,9 +272,9 @@ def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(changes):
     while len(tail := made.session.text[3:]) < 8:
         made.core.step()
     text = (*tail[:5], (tail[5] + 1) % VOCAB)
-    made.commit("s", 0, text, epoch=2)
-    made.take()
-    assert tokens_of(made.run()) == tokens_of(Graphs().drafts(**chain, committed=text))
+    made.say("s", 0, text)
+    made.drafted()
+    assert tokens_of(made.run()) == tokens_of(Graphs().drafts(**chain, output=text))
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2", "gpt2"])
@@ -284,16 +285,16 @@ def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(a
     opening = {"mode": mode, "vocab_size": 320, "window": 6}
     made.open("s", prompt, **opening)
     text = []
-    for round_ in range(5):
+    for _ in range(5):
         (draft,) = made.run()
         fresh = Graphs(engine, FixedGrowth(3, 4))
-        fresh.open("f", prompt, committed=tuple(text), **opening)
+        fresh.open("f", prompt, output=tuple(text), **opening)
         (expected,) = fresh.run()
         assert draft.tree == expected.tree
         fresh.core.drop_link(0)
         path = random.choice(paths_of(draft.tree))
         other = next(token for token in range(320) if (*path, token) not in paths_of(draft.tree))
-        made.commit("s", len(text), [*path, other], epoch=round_ + 2)
+        made.say("s", len(text), [*path, other])
         text += [*path, other]
 
 
@@ -305,7 +306,6 @@ COMMITS = st.lists(
         st.integers(0, 30),
         st.integers(0, 4),
         st.lists(st.integers(0, VOCAB - 1), max_size=2),
-        st.booleans(),
         st.integers(0, 6),
     ),
     max_size=10,
@@ -322,7 +322,7 @@ def check_kv(engine, made):
 
 @tries(150)
 @given(st.data())
-def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(data):
+def test_after_any_steps_and_rollbacks_drafts_and_kv_are_those_of_the_text(data):
     engine = data.draw(st.sampled_from([FakeEngine, Repeating]))()
     mode = data.draw(st.sampled_from(EXACT))
     count = data.draw(st.integers(1, 3))
@@ -332,22 +332,22 @@ def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(dat
     made = Graphs(engine, growth, rules, step_tokens=data.draw(st.integers(1, 8)))
     law = {"mode": mode, "sampling": PENALISED}
     made.open(num_candidates=count, **law)
-    session, epoch, sent = made.session, 1, [()]
+    session, sent = made.session, [()]
     right = repeat is None
-    for steps, which, agreed, other, bump, window in data.draw(COMMITS):
+    for steps, which, agreed, other, window in data.draw(COMMITS):
         for _ in range(steps):
             before = list(session.text)
-            committed = session.committed_length
+            known = session.committed_length
             made.core.step()
-            for draft in made.take():
-                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
+            for draft in made.drafted():
+                text = before[: 3 + draft.position]
+                assert draft.hash == t.extend_hash(t.EMPTY_HASH, text[3:])
                 if right:
-                    check(engine, draft, before, **law, count=count)
-                tail = tuple(before[3 + committed :])
+                    check(engine, draft, text, **law, count=count)
+                tail = tuple(text[3 + known :])
                 sent = [(*tail, *path) for path in paths_of(draft.tree)] or [tail]
             check_kv(engine, made)
-        epoch += bump
         tokens = [*sent[which % len(sent)][:agreed], *other]
-        made.commit("s", session.committed_length, tokens, epoch)
-        made.credit("s", window)
+        made.say("s", session.committed_length, tokens)
+        made.allow("s", window)
         sent = [tuple(session.text[3 + session.committed_length :])]

@@ -78,7 +78,7 @@ def drafts_of(engine, mode, sampling, count, limit=0):
     harness = Harness(engine, q_top=16)
     options = {"mode": mode, "sampling": sampling, "num_candidates": count, "vocab_size": limit}
     drafts = harness.drafts(PROMPT, window=12, seed=11, **options)
-    harness.commit("s", 0, [41, *tokens_of(drafts)[:2]], epoch=2)
+    harness.say("s", 0, [41, *tokens_of(drafts)[:2]])
     return [draft._replace(draft_ms=0.0) for draft in (*drafts, *harness.run())]
 
 
@@ -123,7 +123,7 @@ def test_text_outside_the_head_is_taken_in_and_counted():
     assert outside
     harness = Harness(Reduced(90))
     drafted = tokens_of(harness.drafts(PROMPT, frequency_penalty=1.0))
-    harness.commit("s", 0, [drafted[0], 41, 44], epoch=2)
+    harness.say("s", 0, [drafted[0], 41, 44])
     assert harness.run()
     assert harness.engine.caches[0].tokens[: len(PROMPT) + 3] == [*PROMPT, drafted[0], 41, 44]
 

@@ -28,11 +28,11 @@ from tests.services.drafter_kit import (
     FakeEngine,
     Harness,
     SoftEngine,
-    committed_in_rounds,
     followed,
     holds_as_if_fresh,
     plain_text,
     real_engine,
+    said_in_rounds,
     tokens_of,
 )
 from tests.services.test_drafter_model import MOVES
@@ -111,7 +111,7 @@ def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddi
     harness.core.step()
     harness.engine.forwards.clear()
     harness.open("long", [1] * 20, window=1 + L)
-    harness.credit("s", 3 * (1 + L))
+    harness.allow("s", 3 * (1 + L))
     drafts = harness.run()
     assert harness.engine.forwards == [[1 + L + L, 2], [1 + L + L, 2], [8], [8 + L]]
     assert tokens_of(drafts, "long") == best_ahead([1] * 20)
@@ -140,7 +140,7 @@ def test_a_row_without_a_finite_law_ends_the_draft_before_it(mode):
 def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens():
     harness = harness_of()
     harness.open("refused", [1, VOCAB])
-    assert [failed.reason for failed in harness.failed] == [FailureReason.INVALID]
+    assert [gone.reason for gone in harness.gone.values()] == [FailureReason.INVALID]
     harness.drafts([1, 2])
     (draft,) = harness.answered(0, [VOCAB])
     assert (draft.tree.token_ids, draft.final) == ((), True)
@@ -183,8 +183,8 @@ def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, samp
     harness, prompt, seed = harness_of(q_top=7), [1, 2, 1, 8], (1 << 64) - 3
     own = {"mode": mode, "sampling": sampling, "window": 11, "seed": seed}
     text = list(prompt)
-    for draft in harness.drafts(prompt, drafter_index=2, **own):
-        tree, start = draft.tree, draft.first_position
+    for draft in harness.drafts(prompt, **own):
+        tree, start = draft.tree, draft.position
         assert tree.proposal is Proposal.SAMPLED
         history = History(prompt)
         history.extend(text[len(prompt) :])
@@ -197,7 +197,7 @@ def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, samp
             kept = int((laws[i] > 0).sum())
             assert q.token_ids == tuple(ids[i, :kept].tolist())
             assert q.probabilities == tuple(laws[i, :kept].tolist())
-            u, mass = uniform(seed, Stream.DRAFT, 1, 2, start, i, 0), 0.0
+            u, mass = uniform(seed, Stream.DRAFT, draft.key, 0, start, i, 0), 0.0
             drawn = next(t for t, p in zip(*_columns(q), strict=True) if (mass := mass + p) > u)
             assert token == drawn
         text += tree.token_ids
@@ -228,15 +228,14 @@ def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(engine,
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=sampling, window=4)
-    committed, epoch = 0, 1
+    committed = 0
     while committed < 28:
         (draft,) = harness.run()
         assert draft.tree.token_ids[0] == truth[committed]
         drafted = list(draft.tree.token_ids)
         right = next((i for i in range(4) if drafted[i] != truth[committed + i]), 4)
         # The verifier's answer: what is right, and the token after it. Two tokens or more.
-        epoch += 1
-        harness.commit("s", committed, truth[committed : committed + right + 1], epoch)
+        harness.say("s", committed, truth[committed : committed + right + 1])
         committed += right + 1
     harness.core.drop_link(0)
     assert engine.kv_tokens_used == 0
@@ -286,6 +285,6 @@ def _assert_laws_are_the_targets(engine, drafts, sampling):
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode):
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
-    committed = committed_in_rounds(harness, (0, 3, 7, 1, 5, 2), 7)
+    committed = said_in_rounds(harness, (0, 3, 7, 1, 5, 2), 7)
     holds_as_if_fresh(engine, harness.state.cache, PROMPT + committed)
     harness.core.drop_link(0)

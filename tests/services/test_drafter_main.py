@@ -4,20 +4,21 @@ import signal
 
 import pytest
 import torch
-from paceline.v1 import drafter_pb2, drafter_pb2_grpc
+from paceline.worker.v1 import drafter_pb2, drafter_pb2_grpc
 from pydantic import ValidationError
 
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
+from services.contract.frames import DraftFrame, draft_rows
 from services.contract.types import (
-    Draft,
     LinkHello,
     VerifyMode,
     WorkerDescription,
     local_methods,
     tree_capability,
 )
-from services.contract.wire import DRAFTER_LINK, decode_description
+from services.contract.wire import decode_description
+from services.contract.wire.protocol2 import DRAFTER_LINK_2
 from services.drafter.main import make_host, make_proposer
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
@@ -38,7 +39,7 @@ from services.engine.skip_mask_file import MaskFile, write_mask
 from services.runtime.serving import open_channel
 from tests.cpus import told
 from tests.models import VOCAB_SIZE, tiny_model_folder
-from tests.services.drafter_kit import opening
+from tests.services.hypothesis_kit import starting
 from tests.services.link_kit import first_event, process
 from tests.services.text_kit import byte_level
 
@@ -281,10 +282,11 @@ async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_pat
             answer = await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
             worker = decode_description(answer.worker)
             assert (worker.worker_id, worker.methods) == ("n1", ("ngram",))
-            repeating = opening(prompt=(1, 2, 3, 4, 1, 2), window=3)
+            repeating = starting(prompt=(1, 2, 3, 4, 1, 2), window=3)
             call = stub.Link()
-            await call.write(DRAFTER_LINK.encode_request([repeating], LinkHello("test")))
-            draft = await first_event(Draft, call, DRAFTER_LINK)
+            hello = LinkHello("test", protocol=2)
+            await call.write(DRAFTER_LINK_2.encode_request([repeating], hello))
+            [draft] = draft_rows(await first_event(DraftFrame, call, DRAFTER_LINK_2))
             assert draft.tree.token_ids == (3, 4, 1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0

@@ -13,11 +13,11 @@ from tests.services.drafter_kit import (
     VOCAB,
     FakeEngine,
     Harness,
-    committed_in_rounds,
     followed,
     holds_as_if_fresh,
     plain_text,
     real_engine,
+    said_in_rounds,
     tokens_of,
 )
 from tests.tries import tries
@@ -27,7 +27,6 @@ MOVES = st.lists(
         st.integers(0, 6),
         st.integers(0, 4),
         st.lists(st.integers(0, VOCAB - 1), max_size=2),
-        st.booleans(),
     ),
     max_size=10,
 )
@@ -48,7 +47,7 @@ def test_a_rejection_feeds_the_correction_alone():
     harness = Harness()
     tail = tokens_of(harness.drafts())
     text = [*tail[:2], (tail[2] + 1) % VOCAB]
-    drafts = [*harness.answered(0, text, epoch=2), *harness.run()]
+    drafts = [*harness.answered(0, text), *harness.run()]
     assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3, *text], 6)
     assert harness.engine.forwards[0] == [1]
 
@@ -81,7 +80,7 @@ def test_the_target_as_its_own_drafter_is_never_rolled_back():
         drafted += tokens_of(harness.run())
         assert drafted == truth[: len(drafted)]
         block = min(len(drafted) - committed + 1, 60 - committed)
-        harness.commit("s", committed, truth[committed : committed + block])
+        harness.say("s", committed, truth[committed : committed + block])
         committed += block
         drafted = truth[: max(len(drafted), committed)]
     assert engine.caches[0].rolled_back == 0
@@ -102,7 +101,7 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone():
     "parameters",
     [
         {},
-        {"mode": COUPLED},
+        {"mode": t.VerifyMode.COUPLED, "sampling": COUPLED},
         {"num_candidates": 2},
         {"logit_bias": ((3, 50.0),)},
         {"vocab_size": VOCAB - 1},
@@ -150,8 +149,8 @@ def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room():
     harness = Harness()
     for session in "abc":
         harness.open(session, [1], max_tokens=499)
-    (failed,) = harness.failed
-    assert (failed.session, failed.reason) == ("c", t.FailureReason.CAPACITY)
+    [(name, gone)] = harness.gone.items()
+    assert (name, gone.reason) == ("c", t.FailureReason.CAPACITY)
     harness.close("a")
     assert harness.engine.kv_tokens_used == 500
     assert harness.core.progress().kv_tokens_used == 500
@@ -161,7 +160,7 @@ def test_a_prompt_the_draft_model_cannot_take_is_refused():
     harness = Harness(FakeEngine(context=10))
     harness.open("long", [1] * 11)
     harness.open("foreign", [VOCAB])
-    assert [event.reason for event in harness.failed] == [t.FailureReason.INVALID] * 2
+    assert [gone.reason for gone in harness.gone.values()] == [t.FailureReason.INVALID] * 2
 
 
 def test_drafting_ends_where_the_draft_models_context_ends():
@@ -183,7 +182,7 @@ def test_a_failing_forward_closes_only_the_session_that_fails_alone():
     harness.open("good", [1, 2])
     harness.open("bad", [3, 9])
     harness.core.step()
-    assert [failed.session for failed in harness.failed] == ["bad"]
+    assert list(harness.gone) == ["bad"]
     harness.engine.explode = None
     assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
 
@@ -223,6 +222,6 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
         return plain_text(engine, PROMPT + committed, 6, mode, COUPLED, len(committed))
 
     rounds = (0, 3, 6, 1, 5, 2)
-    committed = committed_in_rounds(harness, rounds, 6, right if mode.exact_match else None)
+    committed = said_in_rounds(harness, rounds, 6, right if mode.exact_match else None)
     holds_as_if_fresh(engine, harness.state.cache, PROMPT + committed)
     harness.core.drop_link(0)

@@ -36,32 +36,32 @@ def test_what_is_copied(prompt, copied):
     assert drafted(prompt, len(copied)).tree.token_ids == copied
 
 
-def test_without_a_match_one_empty_final_draft_is_sent_per_state():
+def test_without_a_match_one_empty_final_draft_is_sent_for_each_text():
     worker = ngram()
     draft = worker.draft([1, 2, 3, 4])
-    assert (draft.tree.token_ids, draft.final, draft.base_committed_len) == ((), True, 0)
+    assert (draft.tree.token_ids, draft.final, draft.position) == ((), True, 0)
     assert worker.run() == []
-    worker.commit("s", 0, (9,))
+    worker.say("s", 0, (9,))
     (draft,) = worker.run()
-    assert (draft.tree.token_ids, draft.final, draft.base_committed_len) == ((), True, 1)
+    assert (draft.tree.token_ids, draft.final, draft.position) == ((), True, 1)
 
 
-def test_a_commit_that_agrees_lets_the_copy_go_on():
+def test_a_step_that_agrees_lets_the_copy_go_on():
     worker = ngram()
     draft = worker.draft([1, 2, 3, 4, 5, 6, 7, 8, 1, 2], window=3)
     assert draft.tree.token_ids == (3, 4, 5)
-    worker.commit("s", 0, (3, 4))
+    worker.say("s", 0, (3, 4))
     (draft,) = worker.run()
-    assert (draft.first_position, draft.tree.token_ids) == (3, (6, 7))
+    assert (draft.position, draft.tree.token_ids) == (3, (6, 7))
 
 
 def test_after_a_rejection_the_new_text_is_looked_up():
     worker = ngram()
     draft = worker.draft([1, 2, 3, 4, 5, 1, 9, 8, 7, 1, 2], window=3)
     assert draft.tree.token_ids == (3, 4, 5)
-    worker.commit("s", 0, (1, 9), epoch=2)
+    worker.say("s", 0, (1, 9))
     (draft,) = worker.run()
-    assert (draft.epoch, draft.first_position, draft.tree.token_ids) == (2, 2, (8, 7, 1))
+    assert (draft.name.number, draft.position, draft.tree.token_ids) == (1, 2, (8, 7, 1))
 
 
 def test_the_worker_is_bound_to_no_tokenizer():

@@ -15,7 +15,6 @@ from transformers import (
 )
 
 from services.contract import types as t
-from services.contract.wire.drafter import decode_drafter_event, encode_drafter_event
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.noise import Stream, uniform
 from services.engine.port import Segment
@@ -77,14 +76,14 @@ def invert(law, u):
     raise AssertionError("no token has mass")
 
 
-def replayed(draft, seed, index):
+def replayed(draft, seed):
     """The tokens that the laws of a draft and its keys give."""
     tokens = []
     for node, row, own in levels(draft):
         left = dict(zip(row.token_ids, row.probabilities, strict=True))
         assert len(left) == len(row.token_ids)
         for candidate in range(len(own)):
-            place = (draft.epoch, index, draft.first_position, node, candidate)
+            place = (draft.key, 0, draft.position, node, candidate)
             tokens.append(invert(left, uniform(seed, Stream.DRAFT, *place)))
             left[tokens[-1]] = 0.0
     return tokens
@@ -97,13 +96,11 @@ def test_replaying_the_keys_on_the_law_received_gives_every_token(engine, name, 
     harness = Harness(engine, q_top=16)
     seed = (1 << 64) - 3
     own = {"mode": mode, "sampling": PARAMETERS[name], "num_candidates": count, "seed": seed}
-    drafts = harness.drafts(PROMPT, drafter_index=2, epoch=5, **own)
+    drafts = harness.drafts(PROMPT, opening=5, **own)
     assert len(drafts) == (6 if count == 1 else 1)
     for draft in drafts:
-        received = decode_drafter_event(encode_drafter_event(draft))
-        assert received.tree == draft.tree
         assert draft.tree.proposal is t.Proposal.SAMPLED
-        assert replayed(received, seed, 2) == list(draft.tree.token_ids)
+        assert replayed(draft, seed) == list(draft.tree.token_ids)
         for _, row, _ in levels(draft):
             assert 0 < len(row.token_ids) <= 16
             assert min(row.probabilities) > 0
@@ -129,7 +126,7 @@ def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count):
     own = {"mode": t.VerifyMode.BLOCK, "sampling": law, "num_candidates": count}
     output = []
     for draft in harness.drafts(prompt, vocab_size=2500, **own):
-        assert replayed(draft, 7, 0) == list(draft.tree.token_ids)
+        assert replayed(draft, 7) == list(draft.tree.token_ids)
         for _, row, own in levels(draft):
             logits = Wide.logits([*prompt, *output])[:2500]
             expected = reference_law(logits, prompt, output, law, 32)
@@ -185,7 +182,7 @@ def test_drawn_tokens_have_the_law_that_is_sent():
     counts = Counter(token for draft in drafts for token in draft.tree.token_ids)
     assert sum(counts.values()) == 200 * 60
     for draft in drafts:
-        assert replayed(draft, int(draft.session), 0) == list(draft.tree.token_ids)
+        assert replayed(draft, int(draft.session)) == list(draft.tree.token_ids)
     assert p_value(counts, dict(enumerate(law))) > 1e-6
     pairs = Counter()
     for session in range(200):
@@ -280,9 +277,9 @@ def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_p
     committed = 0
     for block in (4, 7, 3):
         for draft in harness.run():
-            tokens, start = trunk_of([draft]), draft.first_position
+            tokens, start = trunk_of([draft]), draft.position
             assert tokens == truth[start : start + len(tokens)]
-        harness.commit("s", committed, truth[committed : committed + block])
+        harness.say("s", committed, truth[committed : committed + block])
         committed += block
     harness.core.drop_link(0)
 
@@ -292,12 +289,12 @@ def test_penalties_follow_the_text_back_and_forth(engine):
     harness, fresh = Harness(engine), Harness(engine)
     harness.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law)
     committed = []
-    for epoch, agreed in enumerate((0, 3, 6, 1), start=2):
+    for agreed in (0, 3, 6, 1):
         tail = tokens_of(harness.run())
         new = [*tail[:agreed], 40]
-        harness.commit("s", len(committed), new, epoch)
+        harness.say("s", len(committed), new)
         committed += new
-    fresh.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law, committed=tuple(committed))
+    fresh.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law, output=tuple(committed))
     assert tokens_of(harness.run()) == tokens_of(fresh.run())
     harness.core.drop_link(0)
     fresh.core.drop_link(0)

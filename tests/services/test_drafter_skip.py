@@ -26,9 +26,9 @@ from tests.services.drafter_kit import (
     VOCAB,
     FakeEngine,
     Harness,
-    committed_in_rounds,
     plain_text,
     real_engine,
+    said_in_rounds,
     tokens_of,
     trunk_of,
 )
@@ -105,7 +105,7 @@ def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output():
 
 def test_committed_tokens_of_a_session_opened_again_are_read_by_the_skipping_model():
     harness = harness_of()
-    assert tokens_of(harness.drafts(committed=(4, 5))) == continuation([1, 2, 3, 4, 5], 3, 6)
+    assert tokens_of(harness.drafts(output=(4, 5))) == continuation([1, 2, 3, 4, 5], 3, 6)
     assert harness.engine.forwards[:2] == [[3], [2]]
 
 
@@ -128,21 +128,19 @@ def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data):
     harness.open(window=data.draw(st.integers(1, 5)))
     session = harness.session
     (cache,) = harness.engine.caches
-    epoch = 1
-    for steps, agreed, other, bump in data.draw(MOVES):
+    for steps, agreed, other in data.draw(MOVES):
         for _ in range(steps):
             before = list(session.text)
             threshold = harness.state.exit.threshold
             harness.core.step()
-            for draft in harness.take():
+            for draft in harness.drafted():
                 if draft.tree.token_ids:
                     token, sure = next_of(before, 3)
                     assert draft.tree.token_ids == (token,)
                     assert draft.final or sure >= min(threshold, harness.state.exit.threshold)
             assert cache.tokens == read(session.text, 3)[: cache.length]
         tail = session.text[3 + session.committed_length :]
-        epoch += bump
-        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
+        harness.say("s", session.committed_length, [*tail[:agreed], *other])
         assert cache.tokens == read(session.text, 3)[: cache.length]
 
 
@@ -174,10 +172,10 @@ def test_a_draft_ends_with_the_first_token_that_is_not_sure():
 
 def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed():
     harness, tail = drafted()
-    harness.commit("s", 0, tail[:1])
+    harness.say("s", 0, tail[:1])
     (nothing,) = harness.run()
     assert (nothing.tree.token_ids, nothing.final) == ((), True)
-    harness.commit("s", 1, tail[1:])
+    harness.say("s", 1, tail[1:])
     assert tokens_of(harness.run()) == exit_of([4, 2, 3, *tail], 3, 0.4)
 
 
@@ -186,7 +184,7 @@ def test_a_rejection_before_the_end_starts_a_new_draft(kept):
     harness, tail = drafted()
     assert len(tail) > 2
     text = [*tail[:kept], (tail[kept] + 1) % VOCAB]
-    harness.commit("s", 0, text, epoch=2)
+    harness.say("s", 0, text)
     assert tokens_of(harness.run()) == exit_of([4, 2, 3, *text], 3, 0.4)
 
 
@@ -228,11 +226,11 @@ def test_the_threshold_counts_what_was_verified():
     harness = harness_of(Exit(0.4))
     harness.open("s", [4, 2, 3], window=4)
     counted, committed = [], 0
-    for epoch, right in enumerate((4, 2, 0, 9, 9, 9), start=2):
+    for right in (4, 2, 0, 9, 9, 9):
         tail = tokens_of(harness.run())
         kept = min(right, len(tail))
         wrong = (tail[kept] + 1) % VOCAB if kept < len(tail) else 5
-        harness.commit("s", committed, [*tail[:kept], wrong], epoch)
+        harness.say("s", committed, [*tail[:kept], wrong])
         committed += kept + 1
         counted.append((kept, len(tail), len(tail) == 4))
     harness.run()
@@ -241,15 +239,15 @@ def test_the_threshold_counts_what_was_verified():
 
 def test_a_commit_that_agrees_counts_only_what_it_holds():
     harness, tail = drafted(Exit(0.01), window=6)
-    harness.commit("s", 0, tail[:2])
+    harness.say("s", 0, tail[:2])
     harness.run()
     assert harness.state.exit == Exit(0.01).verified(2, 2, full=True)
 
 
 def test_tokens_that_nobody_drafted_count_nothing():
     harness, _ = drafted(Exit(0.4), window=0)
-    harness.commit("s", 0, [4, 5, 6])
-    harness.credit("s", 3)
+    harness.say("s", 0, [4, 5, 6])
+    harness.allow("s", 3)
     harness.run()
     assert harness.state.exit == Exit(0.4)
 
@@ -257,7 +255,7 @@ def test_tokens_that_nobody_drafted_count_nothing():
 def test_a_tree_counts_its_trunk():
     harness, trunk = drafted(Exit(0.4), num_candidates=2)
     assert len(trunk) > 1
-    harness.commit("s", 0, [trunk[0], (trunk[1] + 1) % VOCAB], epoch=2)
+    harness.say("s", 0, [trunk[0], (trunk[1] + 1) % VOCAB])
     harness.run()
     assert harness.state.exit == Exit(0.4).verified(1, len(trunk), full=False)
 
@@ -267,10 +265,10 @@ def test_sessions_have_thresholds_of_their_own():
     for session in ("s", "other"):
         harness.open(session, [4, 2, 3], window=3)
     tail = tokens_of(harness.run())
-    harness.commit("s", 0, [(tail[0] + 1) % VOCAB], epoch=2)
+    harness.say("s", 0, [(tail[0] + 1) % VOCAB])
     harness.run()
     assert harness.state.exit.threshold > 0.01
-    assert harness.drafter._sessions[0, "other"].exit == Exit(0.01)
+    assert harness.state_of("other").exit == Exit(0.01)
 
 
 # --- on real tiny models ----------------------------------------------------------------
@@ -311,9 +309,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
     def right(committed):
         return expected_draft(engine, PROMPT + committed, 6, mode)
 
-    committed = committed_in_rounds(
-        harness, (0, 3, 6, 1, 5), 6, right if mode.exact_match else None
-    )
+    committed = said_in_rounds(harness, (0, 3, 6, 1, 5), 6, right if mode.exact_match else None)
     cache = harness.state.cache
     text = PROMPT + committed
     assert cache.length == len(text)
@@ -337,10 +333,10 @@ def test_with_an_empty_mask_every_draft_is_the_targets_own_text(engine, mode):
         drafts = harness.run()
         assert drafts
         for draft in drafts:
-            end = draft.first_position + len(draft.tree)
-            assert list(draft.tree.token_ids) == truth[draft.first_position : end]
+            end = draft.position + len(draft.tree)
+            assert list(draft.tree.token_ids) == truth[draft.position : end]
         drafted = len(harness.session.text) - len(PROMPT)
-        harness.commit("s", committed, truth[committed : drafted + 1])
+        harness.say("s", committed, truth[committed : drafted + 1])
         committed = drafted + 1
     harness.core.drop_link(0)
 

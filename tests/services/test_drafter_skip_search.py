@@ -22,9 +22,7 @@ from tests.tries import tries
 # --- at whose cost --------------------------------------------------------------------
 
 
-MOVES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(1, 30), st.booleans()), max_size=6
-)
+MOVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(1, 30)), max_size=6)
 
 
 @tries(25, suppress_health_check=[HealthCheck.too_slow])
@@ -34,20 +32,19 @@ def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own
     harness = Searching(seed=seed)
     before = engine().kv_tokens_used
     sampling = ResolvedSampling(max_tokens=250, temperature=0.0 if mode is VerifyMode.GREEDY else 1)
-    harness.open("s", PROMPT, committed=own_text()[:20], mode=mode, sampling=sampling)
-    epoch, session, cache = 1, harness.core._entries[0, "s"].session, harness.cache_of()
+    harness.open("s", PROMPT, output=own_text()[:20], mode=mode, sampling=sampling)
+    session, cache = harness.session, harness.cache_of()
     reserved = engine().kv_tokens_used
     try:
-        for searched, agreed, other, bump in moves:
-            harness.drafted()
+        for searched, agreed, other in moves:
+            harness.draft_all()
             for _ in range(searched):
                 _search_once(harness)
                 assert engine().kv_tokens_used == reserved
             start = session.prompt_length + session.committed_length
-            epoch += bump
             tail = session.text[start : start + agreed]
-            harness.commit("s", session.committed_length, [*tail, *own_text()[:other]], epoch)
-        harness.drafted()
+            harness.say("s", session.committed_length, [*tail, *own_text()[:other]])
+        harness.draft_all()
         _search_once(harness)
         mask = harness.mask
         assert mask == harness.search.best
@@ -83,9 +80,10 @@ def test_a_better_mask_is_every_sessions_and_each_reads_its_output_again():
     mask = harness.mask
     for session, said in (("a", 40), ("b", 12)):
         assert harness.cache_of(session).length == len(PROMPT)
-        harness.commit(session, said, own_text()[said : said + 1])
-        drafted = harness.drafted()
-        text = [*PROMPT, *own_text()[: said + 1]]
+        harness.say(session, said, own_text()[said : said + 1])
+        text = list(harness.session_of(session).text)
+        drafted = harness.draft_all(session)
+        assert drafted
         for token in drafted:
             assert token == int(read(text, mask)[-1].argmax())
             text.append(token)
@@ -108,8 +106,8 @@ def test_outputs_that_are_read_again_come_in_chunks_like_prompts():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(engine(), "forward", counting)
         for session in ("a", "b"):
-            harness.commit(session, 40, own_text()[40:41])
-        harness.drafted()
+            harness.say(session, 40, own_text()[40:41])
+        harness.draft_all()
     assert max(sizes) <= 16 + 4
     assert sum(sizes) >= 2 * 41
 
@@ -140,11 +138,11 @@ def _accepted(mask):
     harness.open("s", PROMPT, sampling=LONG)
     said = right = 0
     while said < 120:
-        drafted = harness.drafted()
+        drafted = harness.draft_all()
         wanted = own_text()[said : said + len(drafted) + 1]
         kept = next((i for i, token in enumerate(drafted) if token != wanted[i]), len(drafted))
         right += kept
-        harness.commit("s", said, wanted[: kept + 1], epoch=2 + said)
+        harness.say("s", said, wanted[: kept + 1])
         said += kept + 1
     harness.core.drop_link(0)
     return right

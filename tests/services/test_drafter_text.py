@@ -349,7 +349,7 @@ def test_it_runs_ahead_and_goes_on_from_where_the_target_agrees():
     said = texts.said()
     fed = _fed(texts.engine)
     tail = texts.session.text[texts.session.prompt_length :]
-    texts.commit("s", 0, tail[:5])
+    texts.say("s", 0, tail[:5])
     more = texts.said()
     assert SENTENCE[len("the small dra") :].startswith(texts.spell(tail[:5]) + more)
     assert len(texts.spell(tail[:5]) + more) > len(said)
@@ -363,7 +363,7 @@ def test_it_goes_elsewhere_with_the_target():
     texts = Texts(byte_level(), byte_level(340, OTHER), story)
     texts.begin("the small dra", window=8)
     texts.run()
-    texts.commit("s", 0, texts.encode("fter: a straw"), epoch=2)
+    texts.say("s", 0, texts.encode("fter: a straw"))
     assert "berry is a berry".startswith(texts.said())
     assert texts.session.tail_length > 2
     texts.check()
@@ -393,7 +393,7 @@ def test_a_text_longer_than_the_draft_models_context_is_not_drafted():
     texts = Texts(byte_level(), byte_level(340, OTHER), context=20)
     texts.begin(SENTENCE * 3)
     assert texts.said() == ""
-    assert not texts.failed
+    assert not texts.gone
 
 
 def test_kv_grows_where_the_draft_has_more_tokens_and_drafting_rests_where_it_cannot():
@@ -403,7 +403,7 @@ def test_kv_grows_where_the_draft_has_more_tokens_and_drafting_rests_where_it_ca
         texts.begin(SENTENCE[:60], window=12, max_tokens=12)
         said = texts.said()
         assert SENTENCE[60:].startswith(said)
-        assert not texts.failed
+        assert not texts.gone
         assert texts.engine.budget.used <= capacity
         assert (len(said) > 5) == (capacity == 400)
 
@@ -457,7 +457,7 @@ def test_the_text_is_the_targets_whatever_is_drafted(seed):
         ):
             right += 1
         epoch += right < len(tail)
-        texts.commit("s", base, plain[base : base + right + 1], epoch)
+        texts.say("s", base, plain[base : base + right + 1])
         base += right + 1
         texts.check()
     assert texts.session.text[texts.session.prompt_length :][: len(plain)] == plain

@@ -93,7 +93,7 @@ def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none()
     token, below = tree.token_ids[second], tree.every_parent.count(second)
     best = made.engine.logits([1, 2, 3, token]).topk(3).indices
     other = next(t for t in range(VOCAB) if t not in best)
-    made.commit("s", 0, [token, other], epoch=2)
+    made.say("s", 0, [token, other])
     made.run()
     assert below
     assert plan.seen == [(1, 3), (None, 3)]
@@ -139,7 +139,7 @@ def write(made, tokens):
     while len(text) < tokens:
         made.run()
         token = made.engine.greedy([1, 2, 3, *text])
-        made.commit("s", len(text), [token])
+        made.say("s", len(text), [token])
         text.append(token)
 
 

@@ -518,3 +518,15 @@ def test_no_sequence_of_commands_raises_or_never_rests(moves, level_ms):
 
 def test_a_name_is_never_that_of_no_draft():
     assert DraftName(1, 0) > NO_NAME
+
+
+def test_the_k_v_of_methods_on_one_engine_counts_once():
+    engine = object()
+
+    class Sharing(Counting):
+        def usage(self):
+            return KVUsage(7, 50, engine)
+
+    worker = Worker({"a": Sharing(), "b": Sharing(), "c": Counting()})
+    progress = worker.core.progress()
+    assert (progress.kv_tokens_used, progress.kv_tokens_capacity) == (7, 50 + 100)

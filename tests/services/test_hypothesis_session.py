@@ -389,3 +389,28 @@ def test_what_the_target_said_is_kept_until_a_proposal_or_of_the_newest_steps():
     assert session.top_rows == b"".join(rows[:64])
     session.absorb(chain(5))
     assert session.top_rows == b""
+
+
+def test_nothing_proposed_that_may_come_yet_says_nothing():
+    session = opened()
+    session.absorb(Proposed())
+    assert session.taken() is None
+    assert session.due
+
+
+def test_who_had_nothing_to_draft_from_tries_again_and_what_stands_stays():
+    session = opened()
+    session.absorb(Proposed(final=True))
+    assert session.taken() is not None
+    session.try_again()
+    assert session.due
+    session.absorb(Proposed(final=True))
+    assert session.taken() is None, "that was said"
+    session.try_again()
+    session.absorb(chain(1, 2))
+    row = session.taken()
+    assert row is not None
+    assert row.tree.token_ids == (1, 2)
+    session.absorb(Proposed(final=True))
+    session.try_again()
+    assert not session.due

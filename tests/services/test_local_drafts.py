@@ -386,7 +386,7 @@ class Lender:
         self.engine = real_engine(threads=1)
         soft = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
         self.engine.give_soft_tokens(soft)
-        lending = Lending()
+        self.lending = lending = Lending()
         self.verifier = Verifier(make(self.engine, Borrowing(lending, self.engine)))
         self.verifier.open(prompt=PROMPT)
         self.text = self.verifier.texts[KEY]

@@ -31,12 +31,12 @@ class World(Worker):
         """What is drafted for a session `s`."""
         return tokens_of(super().drafts(prompt, **({"window": 5, "max_tokens": 100} | changes)))
 
-    def say(self, tokens, prompt=(1, 2, 3), **changes):
-        """A session commits tokens one by one, each in an epoch of its own, and ends."""
+    def write(self, tokens, prompt=(1, 2, 3), **changes):
+        """A session says tokens one by one, each in a step of its own, and ends."""
         self.open("s1", prompt, **({"window": 5, "max_tokens": 100} | changes))
         for place, token in enumerate(tokens):
             self.run()
-            self.commit("s1", place, (token,), place + 2)
+            self.say("s1", place, (token,))
         self.run()
         self.close("s1")
 
@@ -70,7 +70,7 @@ def test_of_equal_matches_that_of_the_newer_index_counts():
 
 def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_not():
     world = World()
-    world.say([*SAID, 20, 21, 11, 12, 9], phrase_scope="acme")
+    world.write([*SAID, 20, 21, 11, 12, 9], phrase_scope="acme")
     assert world.core.progress().recalled_tokens == 0
     drafted = world.drafts(phrase_scope="acme")
     assert world.core.progress().recalled_tokens == len(drafted) > 0
@@ -82,7 +82,7 @@ def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_n
 )
 def test_no_other_scope_and_no_session_without_one_sees_it(wrote, reads):
     world = World()
-    world.say(SAID, phrase_scope=wrote)
+    world.write(SAID, phrase_scope=wrote)
     expected = SAID[2:] if wrote == reads == "acme" else []
     assert world.drafts(phrase_scope=reads) == expected
 
@@ -92,13 +92,13 @@ def test_a_session_judged_by_rejection_shares_no_phrases(mode):
     matched = t.VerifyMode.COUPLED
     for wrote, reads, found in ((matched, mode, []), (mode, matched, []), (matched, matched, [13])):
         world = World()
-        world.say(SAID, phrase_scope="acme", mode=wrote)
+        world.write(SAID, phrase_scope="acme", mode=wrote)
         assert world.drafts(phrase_scope="acme", mode=reads)[:1] == found
 
 
 def test_a_prompt_never_reaches_another_session():
     world = World()
-    world.say([3, 4, 5], [*SAID, 1, 2], phrase_scope="acme")
+    world.write([3, 4, 5], [*SAID, 1, 2], phrase_scope="acme")
     assert world.drafts(phrase_scope="acme") == []
 
 
@@ -111,9 +111,9 @@ def test_a_prompt_never_reaches_another_session():
 def test_a_session_leaves_its_output_in_whatever_steps_it_came(output, steps, window):
     world, done = World(), 0
     world.open("s", (0, 1), phrase_scope="a", window=window)
-    for epoch, count in enumerate([*steps, len(output)], 2):
+    for count in [*steps, len(output)]:
         world.run()
-        world.commit("s", done, output[done : done + count], epoch)
+        world.say("s", done, output[done : done + count])
         done = min(len(output), done + count)
     world.run()
     world.close("s")
@@ -127,14 +127,14 @@ def test_a_session_leaves_its_output_in_whatever_steps_it_came(output, steps, wi
 def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope():
     world = World()
     assert world.drafts([1, 2, 3, 4, 5, 6, 7, 1, 2]) == [3, 4, 5, 6, 7]
-    world.commit("s", 0, (3, 4, 9), 2)
+    world.say("s", 0, (3, 4, 9))
     assert tokens_of(world.run()) == [6, 7, 1, 2, 3]
 
 
 def test_a_guess_comes_after_a_shorter_match_in_a_text():
     world = World([4, 9, 30], lengths=ChainLengths(2, 3))
     world.drafts([1, 2, 3, 4, 5, 6, 7, 1, 2], phrase_scope="a")
-    world.commit("s", 0, (3, 4, 9), 2)
+    world.say("s", 0, (3, 4, 9))
     assert tokens_of(world.run())[:1] == [30]
 
 
@@ -142,7 +142,7 @@ def test_a_guess_comes_after_a_shorter_match_in_a_text():
 def test_a_draft_that_was_wrong_from_the_start_or_accepted_leaves_no_guess(fresh):
     world = World(lengths=ChainLengths(4, 4))
     assert world.drafts([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], window=3) == [5, 6, 7]
-    world.commit("s", 0, fresh, 2)
+    world.say("s", 0, fresh)
     assert tokens_of(world.run()) == []
 
 

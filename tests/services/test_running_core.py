@@ -21,6 +21,7 @@ from services.contract.worker_messages import (
 )
 from services.engine import noise
 from services.engine.noise import Stream
+from services.engine.sampling import ties
 from services.runtime.proposer import LocalDraft
 from services.scheduling.draft_budget import FIXED, DraftBudget
 from services.scheduling.offers import Allotment
@@ -158,6 +159,17 @@ def test_the_output_ends_at_its_length_and_never_goes_beyond_it():
         table.step(start(max_tokens=5))
         table.run(draft(drafted or (0,), TEXT[:1]))
         assert table.output() == TEXT[:5]
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_a_choice_that_nobody_hears_is_no_near_tie(mode, monkeypatch):
+    """Every choice is one here, also that behind the draft which reaches the length."""
+    monkeypatch.setattr(ties, "ROUNDING", {"float32": 1e3})
+    command = start(mode=mode, max_tokens=4)
+    text, table = text_of(command, 4), Running()
+    table.step(command)
+    [row] = table.step(draft(text[1:], text[:1]))
+    assert (row.tokens, row.end, row.near_ties) == (text[1:], StepEnd.NONE, 3)
 
 
 def test_nothing_follows_a_stop_whoever_said_it():

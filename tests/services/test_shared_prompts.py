@@ -14,6 +14,7 @@ from tests.services.drafter_kit import (
     real_engine,
     tokens_of,
 )
+from tests.services.hypothesis_kit import starting
 
 LONG = [number * 7 % VOCAB for number in range(40)]
 NAMES = ("r.0", "r.1", "r.2", "r.3")
@@ -82,7 +83,7 @@ def test_one_that_rests_before_it_has_read_holds_nobody_up():
     drafts = opened(harness, NAMES[1:], fork_scope="acme/r")
     assert {draft.session for draft in drafts} == set(NAMES[1:])
     assert harness.core.progress().copied_tokens == 2 * (len(LONG) - 1)
-    harness.credit("r.0", 6)
+    harness.allow("r.0", 6)
     assert tokens_of(harness.run(), "r.0") == harness.engine.continuation(LONG, 6)
     assert harness.core.progress().copied_tokens == 3 * (len(LONG) - 1)
 
@@ -97,7 +98,7 @@ def test_where_the_one_that_reads_is_gone_another_one_reads(how):
     if how == "is closed":
         harness.close("r.0")
     else:
-        harness.credit("r.0", 0)
+        harness.allow("r.0", 0)
     drafts = harness.run()
     for name in NAMES[1:]:
         assert tokens_of(drafts, name) == harness.engine.continuation(LONG, 6)
@@ -109,7 +110,7 @@ def test_a_prompt_is_copied_from_one_that_has_gone_on():
         harness = harness_of(way)
         opened(harness, NAMES[:1], fork_scope="acme/r", **WAYS[way])
         tail = harness.engine.continuation(LONG, 20)
-        harness.commit("r.0", 0, tail)
+        harness.say("r.0", 0, tail)
         harness.run()
         harness.engine.forwards.clear()
         drafts = opened(harness, NAMES[1:2], fork_scope="acme/r", **WAYS[way])
@@ -125,8 +126,8 @@ def test_nothing_is_shared_between_other_prompts_scopes_and_links():
     harness.open("c", LONG, fork_scope="acme/q")
     harness.open("d", LONG)
     harness.open("e", LONG)
-    harness.core.handle(1, t.OpenDraft("f", 1, tuple(LONG), (), t.VerifyMode.GREEDY,
-        t.ResolvedSampling(max_tokens=60), 7, 6, fork_scope="acme/r"))  # fmt: skip
+    start = starting(harness.handle("f"), LONG, window=6, max_tokens=60, fork_scope="acme/r")
+    harness.core.handle(1, start)
     drafts = harness.run()
     assert {draft.session for draft in drafts} == set("abcdef")
     assert harness.core.progress().copied_tokens == 0

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contract.types import CommitDraft, DraftSource, VerifyMode
+from services.contract.types import DraftSource, VerifyMode
 from services.drafter.methods.ngram.mixture import Shares
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
@@ -16,17 +16,16 @@ from services.drafter.methods.ngram.text_pool import PoolLimits, TextPool
 from services.engine import noise
 from services.engine import random_keys as keys
 from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
-from tests.services import drafter_kit
 from tests.services.drafter_kit import EXACT, Worker
 from tests.tries import tries
 
 VOCAB = 50
 
 
-def opening(prompt, mode=VerifyMode.GREEDY, scope="", **changes):
+def started(prompt, mode=VerifyMode.GREEDY, scope="", **changes):
     own = {"num_candidates": 8, "vocab_size": VOCAB, "phrase_scope": scope, "mode": mode}
     law = {"max_tokens": 500, "temperature": 0.0 if mode is VerifyMode.GREEDY else 1.0}
-    return drafter_kit.opening("s", prompt, **(own | law | changes))
+    return {"prompt": prompt} | own | law | changes
 
 
 class Bench(Worker):
@@ -36,16 +35,23 @@ class Bench(Worker):
         self.small = small or SmallTrees()
         super().__init__({"ngram": NgramDrafter(small=self.small)})
 
-    def drafts(self, command, link=0):
-        self.events.clear()
-        self.core.handle(link, command)
+    def began(self, prompt, *args, **changes):
+        """What is drafted for a new session `s`."""
+        self.close()
+        return self.drafts(**started(prompt, *args, **changes))
+
+    def brought(self, position, tokens, **more):
+        """What is drafted behind a step of it."""
+        self.say("s", position, tokens, **more)
         return self.run()
 
-    def say(self, scope, text):
+    def write(self, scope, text):
         """A whole session of a scope, at an end."""
-        self.drafts(opening([1], scope=scope), link=9)
-        self.drafts(CommitDraft("s", 1, 0, tuple(text)), link=9)
-        self.core.drop_link(9)
+        self.open("whole", **started([1], scope=scope))
+        self.run()
+        self.say("whole", 0, text)
+        self.run()
+        self.close("whole")
 
 
 texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
@@ -54,18 +60,18 @@ texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 @tries(100)
 @given(texts, st.sampled_from(EXACT))
 def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
-    (draft,) = Bench().drafts(opening(prompt, mode))
+    (draft,) = Bench().began(prompt, mode)
     tree, reach = draft.tree, draft.reach
     assert draft.final
-    assert len(reach) == len(tree) == len(tree.parents or ())
+    assert len(reach) == len(tree) == len(tree.every_parent)
     assert list(reach) == sorted(reach, reverse=True)
     assert all(0 < chance <= 1 for chance in reach)
-    assert all(parent < node for node, parent in enumerate(tree.parents or ()))
+    assert all(parent < node for node, parent in enumerate(tree.every_parent))
     assert draft.sources == bytes([DraftSource.THIS_TEXT]) * len(tree)
-    siblings = list(zip(tree.parents or (), tree.token_ids, strict=True))
+    siblings = list(zip(tree.every_parent, tree.token_ids, strict=True))
     assert len(set(siblings)) == len(siblings)
     for parent in {-1, *range(len(tree))}:
-        below = sum(r for r, p in zip(reach, tree.parents or (), strict=True) if p == parent)
+        below = sum(r for r, p in zip(reach, tree.every_parent, strict=True) if p == parent)
         assert below <= (1.0 if parent < 0 else reach[parent]) + 1e-9
 
 
@@ -73,58 +79,58 @@ def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
 @given(texts, st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=6))
 def test_a_tree_is_a_function_of_the_text_alone(prompt, commits):
     bench, output = Bench(), []
-    bench.drafts(opening(prompt))
+    bench.began(prompt)
     for tokens in commits:
-        (draft,) = bench.drafts(CommitDraft("s", 1, len(output), tuple(tokens)))
+        (draft,) = bench.brought(len(output), tokens)
         output += tokens
-        (again,) = Bench().drafts(opening(prompt, committed=tuple(output)))
+        (again,) = Bench().began(prompt, output=tuple(output))
         assert (draft.tree, draft.reach) == (again.tree, again.reach)
-        assert draft.first_position == len(output)
+        assert draft.position == len(output)
 
 
 def test_what_followed_before_comes_first():
-    (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]))
+    (draft,) = Bench().began([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4])
     assert draft.tree.token_ids[:3] == (5, 6, 7)
 
 
 def test_nothing_is_drafted_behind_a_token_that_ends_the_text():
     prompt = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4]
-    (draft,) = Bench().drafts(opening(prompt, stop_token_ids=(5,)))
+    (draft,) = Bench().began(prompt, stop_token_ids=(5,))
     end = draft.tree.token_ids.index(5)
     assert end not in (draft.tree.parents or ())
 
 
 def test_where_drafts_are_judged_by_rejection_chains_are_drafted():
-    (draft,) = Bench().drafts(opening([1, 2, 3, 1, 2], VerifyMode.STANDARD))
+    (draft,) = Bench().began([1, 2, 3, 1, 2], VerifyMode.STANDARD)
     assert (draft.tree.parents, draft.reach) == (None, ())
     assert draft.sources == bytes([DraftSource.THIS_TEXT]) * len(draft.tree) != b""
 
 
 def test_a_tenant_gets_its_own_texts_and_no_other_does():
     bench = Bench()
-    bench.say("a", range(10, 30))
-    (told,) = bench.drafts(opening([15, 16], scope="a"))
+    bench.write("a", range(10, 30))
+    (told,) = bench.began([15, 16], scope="a")
     assert told.tree.token_ids[:2] == (17, 18)
     assert set(told.sources) == {DraftSource.OTHER_TEXTS}
     recalled = bench.core.progress().recalled_tokens
     assert recalled == len(told.tree)
     for scope in ("b", ""):
-        (draft,) = bench.drafts(opening([15, 16], scope=scope, epoch=2 if scope else 3))
+        (draft,) = bench.began([15, 16], scope=scope)
         assert 17 not in draft.tree.token_ids
     assert bench.core.progress().recalled_tokens == recalled
 
 
 def test_what_a_text_says_by_itself_is_not_recalled():
     bench = Bench()
-    bench.say("a", range(10, 30))
-    (draft,) = bench.drafts(opening([40, 41, 42, 40, 41], scope="a"))
+    bench.write("a", range(10, 30))
+    (draft,) = bench.began([40, 41, 42, 40, 41], scope="a")
     assert draft.tree.token_ids[:1] == (42,)
     assert bench.core.progress().recalled_tokens == 0
 
 
 def test_an_ephemeral_session_leaves_nothing():
     bench = Bench()
-    bench.say("", range(10, 30))
+    bench.write("", range(10, 30))
     assert bench.small.pool.size == 0
 
 
@@ -141,7 +147,7 @@ def test_two_texts_of_a_tenant_are_not_one():
     pool.learn("t", [1, 2, 3])
     pool.learn("t", [4, 5, 6])
     bench = Bench(SmallTrees(pool=pool))
-    (draft,) = bench.drafts(opening([2, 3], scope="t"))
+    (draft,) = bench.began([2, 3], scope="t")
     assert draft.tree.token_ids == ()
 
 
@@ -156,7 +162,7 @@ def a_file(**laws):
 
 def test_the_file_drafts_where_the_text_says_nothing():
     bench = Bench(SmallTrees(a_file()))
-    (draft,) = bench.drafts(opening([1, 3]))
+    (draft,) = bench.began([1, 3])
     assert draft.tree.token_ids[:2] == (6, 4)
     assert draft.sources[:2] == bytes([DraftSource.LAWS, DraftSource.FIRSTS])
     worker = bench.core.describe()
@@ -178,14 +184,14 @@ def test_a_token_that_several_sources_say_is_of_the_one_that_says_most():
 def test_what_the_text_says_more_surely_than_the_file_is_of_the_text():
     file = a_file()
     sure = replace(file, weights={**file.weights, "greedy.own1": 5.0})
-    (draft,) = Bench(SmallTrees(sure)).drafts(opening([1, 3, 6, 1, 3]))
+    (draft,) = Bench(SmallTrees(sure)).began([1, 3, 6, 1, 3])
     at = draft.tree.token_ids.index(6)
     assert draft.sources[at] == DraftSource.THIS_TEXT
 
 
 @pytest.mark.parametrize(("prompt", "vocab"), [([1, 3], VOCAB + 1), ([1, 10**6], 0)])
 def test_a_file_of_another_vocabulary_or_of_unknown_tokens_is_left_alone(prompt, vocab):
-    (draft,) = Bench(SmallTrees(a_file())).drafts(opening(prompt, vocab_size=vocab))
+    (draft,) = Bench(SmallTrees(a_file())).began(prompt, vocab_size=vocab)
     assert draft.tree.token_ids == ()
 
 
@@ -208,7 +214,7 @@ def test_the_noise_without_torch_is_the_noise(seed, position, ids):
 def test_where_the_noise_is_shared_the_candidate_it_favours_comes_first(seed):
     # Both followed 9 as often, and no longer context was there: the noise alone decides.
     prompt = [3, 9, 1, 4, 9, 2, 5, 9, 1, 6, 9, 2, 7, 9]
-    (draft,) = Bench().drafts(opening(prompt, VerifyMode.COUPLED, seed=seed, window=1))
+    (draft,) = Bench().began(prompt, VerifyMode.COUPLED, seed=seed, window=1)
     halves = keys.gumbel_halves(seed, 0)
     told = [token for token in draft.tree.token_ids if token in (1, 2)]
     assert told == sorted(told, key=lambda token: keys.exponential(halves, token))

@@ -3,7 +3,6 @@
 import pytest
 
 from services.contract import types as t
-from services.contract.errors import StartError
 from services.contract.states import (
     MESSAGE_BYTES,
     NO_STATES,
@@ -17,13 +16,12 @@ from services.contract.states import (
 )
 from services.contract.wire import VERIFIER_LINK, in_messages
 from services.contract.wire.codecs import STATES_BYTES
+from services.contract.worker_messages import SessionGone, SessionStarted, TextStates
 from services.drafter.anchors import place
-from services.drafter.core import DrafterCore
+from services.drafter.hypotheses.session import HypothesisSession
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.drafter.session import DraftSession
 from services.runtime.serving.links import STATE_PORTION, Outbox
-from services.runtime.tree_handover import Handover, StateExchange
-from tests.services.drafter_kit import opening
+from tests.services.hypothesis_kit import Worker, brought, starting, step
 
 SHAPE = StateShape((0, 2), 4)
 ROW = SHAPE.row_bytes
@@ -111,29 +109,27 @@ def test_a_batch_of_states_is_cut_before_it_is_encoded():
 # --- at the drafter ---------------------------------------------------------------------
 
 
-def session(committed=(), epoch=3):
-    return DraftSession(opening(prompt=(1, 2, 3), committed=committed, epoch=epoch))
+PROMPT = (1, 2, 3)
 
 
 @pytest.mark.parametrize(
     ("given", "placed"),
     [
-        (StateRows(3, 0, rows(3)), True),
-        (StateRows(3, 0, rows(5)), True),
-        (StateRows(3, 0, rows(6)), None),
-        (StateRows(3, 1 << 31, rows(1)), None),
-        (StateRows(4, 0, rows(1)), None),
-        (StateRows(2, 0, rows(1)), False),
-        (StateRows(3, -1, rows(1)), False),
-        (StateRows(3, 0, rows(1)[1:]), False),
-        (StateRows(3, 2, rows(2), (7, 8)), True),
-        (StateRows(3, 2, rows(2), (7, 9)), False),
-        (StateRows(3, 3, rows(2), (8, 9)), None),
-        (StateRows(3, 2, rows(2), (7,)), False),
+        (StateRows(0, 0, rows(3)), True),
+        (StateRows(0, 0, rows(5)), True),
+        (StateRows(0, 0, rows(6)), None),
+        (StateRows(0, 1 << 31, rows(1)), None),
+        (StateRows(0, -1, rows(1)), False),
+        (StateRows(0, 0, rows(1)[1:]), False),
+        (StateRows(0, 2, rows(2), (7, 8)), True),
+        (StateRows(0, 2, rows(2), (7, 9)), False),
+        (StateRows(0, 3, rows(2), (8, 9)), None),
+        (StateRows(0, 2, rows(2), (7,)), False),
     ],
 )
-def test_rows_are_of_the_committed_text_or_of_one_to_come_or_of_none(given, placed):
-    assert place(session((7, 8)), given, SHAPE.width) is placed
+def test_rows_are_of_the_known_text_or_of_one_to_come_or_of_none(given, placed):
+    session = HypothesisSession(starting(prompt=PROMPT, output=(7, 8)))
+    assert place(session, given, SHAPE.width) is placed
 
 
 class Recording(NgramDrafter):
@@ -151,116 +147,77 @@ class Recording(NgramDrafter):
         self.got.append((key, position, states))
 
 
-class Bench:
+class Bench(Worker):
     """A core with the recording method."""
 
-    def __init__(self, handover=None):
-        self.drafter, self.counted, self.events = Recording(), [], []
-        self.core = DrafterCore(
-            {"eagle": self.drafter},
-            emit=lambda _, event: self.events.append(event),
-            worker_id="d",
-            handover=handover,
+    def __init__(self, **others):
+        self.drafter, self.counted = Recording(), []
+        super().__init__(
+            {"eagle": self.drafter} | others,
             on_states=lambda fate, size: self.counted.append((fate, size // ROW)),
         )
 
     def give(self, *commands):
         for command in commands:
-            self.core.handle(1, command)
+            self.core.handle(0, command)
         while self.core.step():
             pass
         got, self.drafter.got = [own[1:] for own in self.drafter.got], []
         return got
 
 
+def stated(position, states, handle=1):
+    """States of a text that is read."""
+    return TextStates(handle, 1, position, states)
+
+
+def grown(position, *tokens, states):
+    """A step with states of the tokens before those it brings."""
+    return step(brought(1, position, *tokens, states=states))
+
+
 def test_a_drafter_says_what_it_needs():
     worker = Bench().core.describe()
     assert "eagle:states" in worker.capabilities
     assert (worker.state_layers, worker.state_width) == SHAPE
-    plain = DrafterCore({"ngram": NgramDrafter()}, emit=print, worker_id="d").describe()
+    plain = Worker({"ngram": NgramDrafter()}).core.describe()
     assert (plain.state_layers, plain.state_width) == NO_STATES
 
 
-def test_methods_that_need_different_states_do_not_start_together():
-    other = Recording()
-    other.needed_states = StateShape((1,), 2)
-    with pytest.raises(StartError, match="different layers"):
-        DrafterCore({"a": Recording(), "b": other}, emit=print, worker_id="d")
-
-
-def test_states_come_after_the_commit_that_brings_the_tokens():
+def test_states_come_after_the_step_that_brings_the_tokens():
     bench = Bench()
-    assert bench.give(opening(), t.DraftStates("s", 1, 0, rows(2))) == [(0, rows(2))]
-    commit = t.CommitDraft("s", 1, 0, (4, 5), states=rows(2, 7))
-    assert bench.give(commit) == [(2, rows(2, 7))]
+    assert bench.give(starting(prompt=PROMPT), stated(0, rows(2))) == [(0, rows(2))]
+    assert bench.give(grown(0, 4, 5, states=rows(2, 7))) == [(2, rows(2, 7))]
     assert bench.counted == [(Fate.RECEIVED, 2), (Fate.RECEIVED, 2)]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        t.CommitDraft("s", 1, 0, (4,), states=rows(2)),
-        t.CommitDraft("s", 1, 0, (4,), states=rows(1)[1:]),
-        t.CommitDraft("s", 1, 9, (4,), states=rows(1)),
-        t.CommitDraft("s", 0, 0, (4,), states=rows(1)),
-        t.CommitDraft("s", 1, 0, (4,), states=rows(1, 99)),
-        t.DraftStates("s", 1, 1 << 31, rows(1)),
-        t.DraftStates("s", 0, 0, rows(1)),
-        t.DraftStates("s", 9, 0, rows(1)),
-        t.DraftStates("s", 1, 0, b"\0"),
-        t.DraftStates("nobody's", 1, 0, rows(1)),
+        grown(0, 4, states=rows(2)),
+        grown(0, 4, states=rows(1)[1:]),
+        grown(0, 4, states=rows(1, 99)),
+        stated(1 << 31, rows(1)),
+        stated(9, rows(1)),
+        stated(0, b"\0"),
+        stated(0, rows(1), handle=9),
     ],
 )
-def test_what_does_not_fit_is_dropped_and_costs_no_session(command):
+def test_what_fits_nowhere_is_dropped_and_costs_no_session(command):
     bench = Bench()
-    bench.give(opening())
+    bench.give(starting(prompt=PROMPT))
     assert bench.give(command) == []
     assert {fate for fate, _ in bench.counted} == {Fate.DROPPED}
-    assert not any(isinstance(event, t.SessionFailed) for event in bench.events)
+    assert not any(isinstance(event, SessionGone) for _, event in bench.events)
 
 
 def test_a_method_that_needs_none_is_given_none():
-    core = DrafterCore({"ngram": NgramDrafter()}, emit=lambda *_: None, worker_id="d")
-    core.handle(1, opening())
-    core.handle(1, t.CommitDraft("s", 1, 0, (4,), states=rows(1)))
+    worker = Worker({"ngram": NgramDrafter()})
+    events = worker.send(starting(prompt=PROMPT), grown(0, 4, states=rows(1)))
+    assert events == [(0, SessionStarted(1, 1))]
 
 
 def test_several_methods_together_hand_them_on():
-    bench = Bench()
-    bench.core = DrafterCore(
-        {"eagle": bench.drafter, "ngram": NgramDrafter()}, emit=lambda *_: None, worker_id="d"
-    )
-    commit = t.CommitDraft("s", 1, 0, (4,), states=rows(1))
-    assert bench.give(opening(method="ngram,eagle"), commit) == [(2, rows(1))]
-
-
-# --- beside the verifier ----------------------------------------------------------------
-
-
-def test_what_the_verifier_beside_left_waits_for_its_text():
-    handover = Handover()
-    bench = Bench(handover)
-    exchange = handover.states
-    assert exchange.needed == SHAPE
-    exchange.leave("s", StateRows(1, 0, rows(2)))
-    assert bench.give(opening()) == [(0, rows(2))]
-    assert exchange.listening == {"s"}
-    exchange.leave("s", StateRows(1, 2, rows(1), (4,)))
-    assert bench.give() == []
-    assert bench.give(t.CommitDraft("s", 1, 0, (4,))) == [(2, rows(1))]
-    verdict = t.Verdict("s", 1, 2, 1, (5,), all_accepted=True)
-    handover.verdicts.append(verdict)
-    exchange.leave("s", StateRows(1, 3, rows(1), (5,)))
-    assert (3, rows(1)) in bench.give()
-    bench.give(t.CloseDraft("s"))
-    assert exchange.listening == set()
-
-
-def test_what_waits_there_is_bounded_and_ends_with_the_session():
-    exchange = StateExchange(3 * ROW)
-    assert exchange.leave("a", StateRows(1, 0, rows(2)))
-    assert not exchange.leave("b", StateRows(1, 0, rows(2)))
-    exchange.forget("a")
-    assert exchange.leave("b", StateRows(1, 0, rows(3)))
-    assert [row.states for row in exchange.take("b")] == [rows(3)]
-    assert exchange.take("b") == []
+    bench = Bench(ngram=NgramDrafter())
+    commands = starting(prompt=PROMPT, method="ngram,eagle"), grown(0, 4, states=rows(1))
+    assert bench.give(*commands) == [(2, rows(1))]

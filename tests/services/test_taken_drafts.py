@@ -8,7 +8,7 @@ import pytest
 from services.contract import types as t
 from services.engine.lending import Lending
 from services.runtime.tree_handover import Handover
-from services.scheduling.tree_budget import believed, worth_most
+from services.scheduling.tree_budget import worth_most
 from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import EXACT, PROMPT, TEXT, Table, block, other, target_text
 
@@ -31,11 +31,6 @@ def test_as_many_nodes_are_worth_their_price_as_bring_most_beyond_it():
     # The second one alone would not pay: it has a stair behind it.
     assert worth_most((0.9, 0.1, 0.8), (0.2, 0.5, 0.6)) == 3
     assert worth_most((0.9, 0.9), (0.1,)) == 1
-
-
-def test_chances_are_believed_by_their_range_and_fall():
-    factors = (1.0, 1.0, 1.0, 1.0, 0.5, 1.0)
-    assert believed((0.8, 0.6, 0.4), factors) == pytest.approx([0.8, 0.3, 0.3])
 
 
 @pytest.fixture

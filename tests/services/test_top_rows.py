@@ -1,22 +1,18 @@
 """What the target says at the rows of drafts: told, passed on, kept, and drafted from."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.top_rows import MOST_ROWS, WIDTH, fits, pack, unpack
-from services.contract.types import CommitDraft, DraftSource, Verdict, VerifyMode
+from services.contract.types import DraftSource, VerifyMode
 from services.drafter.methods.ngram import small_tree
 from services.drafter.methods.ngram.small_tree import SmallTrees, TargetRows
-from services.drafter.session import DraftSession
 from services.engine.ngram_file import NgramFile
 from services.engine.sampling import likeliest
 from tests.fake_engine import law
-from tests.services.test_drafter_session import chain, opened
-from tests.services.test_small_tree import Bench, opening
+from tests.services.test_small_tree import Bench, started
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 from tests.services.verifier_bench import opening as verify_opening
 
@@ -115,31 +111,6 @@ def rows(*said):
     return pack([token for token, _ in said], [(best, 9) for _, best in said])
 
 
-def test_a_session_holds_the_rows_of_the_last_block_until_a_proposal():
-    session = DraftSession(opened(top_rows=2))
-    session.commit(CommitDraft("s", 1, 0, (1,), rows((50, 1))))
-    assert session.top_rows == rows((50, 1))
-    session.commit(CommitDraft("s", 1, 1, (2,), b"broken"))
-    session.commit(CommitDraft("s", 1, 2, (3,), rows((2, 3))))
-    assert session.top_rows == rows((50, 1), (2, 3))
-    for _ in range(100):
-        session.commit(CommitDraft("s", 1, 3, (), rows(*[(7, 8)] * 40)))
-    assert session.top_rows == rows(*[(7, 8)] * 40)
-
-
-def test_the_rows_of_a_verdict_that_is_heard_are_there_at_once_and_others_are_not():
-    session = DraftSession(opened(top_rows=2))
-    verdict = Verdict("s", 1, 1, 0, (4,), top_rows=rows((51, 4)))
-    session.hear(verdict._replace(base_len=3))
-    assert session.top_rows == b""
-    session.hear(verdict)
-    assert session.top_rows == rows((51, 4))
-    closed = DraftSession(opened())
-    closed.hear(verdict)
-    assert (closed.top_rows, closed.text[-1]) == (b"", 4)
-    session.absorb(chain(), True, 0.0)
-
-
 def test_of_each_token_the_newest_row_is_kept_and_of_many_the_last_ones(monkeypatch):
     monkeypatch.setattr(small_tree, "MOST_CONTEXTS", 3)
     known = TargetRows(2, vocab_size=10)
@@ -165,8 +136,8 @@ def rows_alone():
 
 def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again():
     bench = rows_alone()
-    assert not bench.drafts(opening([1, 2, 3], top_rows=2))[0].tree
-    [draft] = bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5), (5, 6), (8, 3))))
+    assert not bench.began([1, 2, 3], top_rows=2)[0].tree
+    [draft] = bench.brought(0, (4,), top_rows=rows((4, 5), (5, 6), (8, 3)))
     tree = draft.tree
     assert (tree.token_ids[0], tree.every_parent[0]) == (5, -1)
     assert (6, 0) in zip(tree.token_ids, tree.every_parent, strict=True)
@@ -175,10 +146,12 @@ def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again():
 
 def test_rows_are_of_their_session_alone_and_end_with_it():
     bench = rows_alone()
-    bench.drafts(opening([1, 2], scope="a", top_rows=2))
-    bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5))))
-    bench.drafts(opening([1, 2], scope="a", top_rows=2), link=1)
-    [other] = bench.drafts(CommitDraft("s", 1, 0, (4,)), link=1)
+    bench.began([1, 2], scope="a", top_rows=2)
+    assert bench.brought(0, (4,), top_rows=rows((4, 5)))[0].tree
+    bench.open("other", **started([1, 2], scope="a", top_rows=2))
+    bench.run()
+    bench.say("other", 0, (4,))
+    [other] = bench.run()
     assert not other.tree
-    [anew] = bench.drafts(replace(opening([1, 2, 4], scope="a", top_rows=2), epoch=9))
+    [anew] = bench.began([1, 2, 4], scope="a", top_rows=2, opening=9)
     assert not anew.tree

@@ -3,19 +3,21 @@
 import signal
 
 import pytest
-from paceline.v1 import verifier_pb2, verifier_pb2_grpc
+from paceline.worker.v1 import verifier_pb2, verifier_pb2_grpc
 from pydantic import ValidationError
 
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
-from services.contract.types import LinkHello, Verdict
-from services.contract.wire import VERIFIER_LINK, decode_description, decode_step_times
+from services.contract.frames import StepFrame, step_rows
+from services.contract.types import LinkHello
+from services.contract.wire import decode_description, decode_step_times
+from services.contract.wire.protocol2 import VERIFIER_LINK_2
 from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.link_kit import first_event, process
-from tests.services.verifier_bench import block, opening
+from tests.services.running_bench import start
 
 pytestmark = pytest.mark.usefixtures("no_environment")
 
@@ -77,9 +79,9 @@ async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
             assert worker.tokenizer_fingerprint
             assert {1, 2, 4, 8} <= {one.rows for one in decode_step_times(answer.step_times)}
             call = stub.Link()
-            commands = [opening(), block(1, 0)]
-            await call.write(VERIFIER_LINK.encode_request(commands, LinkHello("test")))
-            verdict = await first_event(Verdict, call, VERIFIER_LINK)
-            assert (verdict.round, len(verdict.token_ids)) == (1, 1)
+            hello = LinkHello("test", protocol=2)
+            await call.write(VERIFIER_LINK_2.encode_request([start()], hello))
+            [row] = step_rows(await first_event(StepFrame, call, VERIFIER_LINK_2))
+            assert (row.handle, row.position, len(row.tokens)) == (1, 0, 1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0

@@ -238,6 +238,8 @@ class HypothesisCore:
         )
         if entry is None or given is None:
             self._anchors.drop(rows)
+        elif given:
+            entry.session.try_again()
 
     # --- a level --------------------------------------------------------------
 

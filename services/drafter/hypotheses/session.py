@@ -176,6 +176,11 @@ class HypothesisSession:
         self._go_on()
         return kept
 
+    def try_again(self) -> None:
+        """More is known of the text: what had nothing to draft behind it may have something now."""
+        if self._tree is None and not self.tail_length:
+            self._rests = False
+
     def give_up(self) -> int:
         """Drop the tail: what is drafted from now on has another name. The length that stays."""
         length = self.prompt_length + self.committed_length

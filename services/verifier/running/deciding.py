@@ -61,7 +61,8 @@ def _argmax(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
             turn,
             path,
             chosen[start + (path[-1] + 1 if path else 0)],
-            sum(islice(close, len(path) + 1)),
+            sum(islice(close, len(path))),
+            next(close),
         )
         for turn, path, start in zip(turns, paths, starts, strict=False)
     ]
@@ -94,14 +95,19 @@ def _close(
     return close_ones(rows, [chosen[row] for row in reached], rounding)
 
 
-def _with_own(turn: Turn, path: tuple[int, ...], token: int, near: int) -> Decided | Unlawful:
-    """The accepted nodes and the target's own token behind them, unless there is none."""
+def _with_own(
+    turn: Turn, path: tuple[int, ...], token: int, near: int, token_near: bool
+) -> Decided | Unlawful:
+    """The accepted nodes and the target's own token behind them, unless there is none.
+
+    `near`: how many of these nodes are near-ties; `token_near`: whether that token is one.
+    """
     whole = _whole(turn, path)
     if token == NO_CHOICE or len(path) >= turn.room:
         if not path:
             return why_none(turn)
         return Decided(path, None, StepEnd.NONE, near)
-    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near)
+    return Decided(path, token, StepEnd.BONUS if whole else StepEnd.RECOVERED, near + token_near)
 
 
 def _whole(turn: Turn, path: Sequence[int]) -> bool:
@@ -120,7 +126,8 @@ def _exact(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
 
 def _own(turn: Turn, found: Decision) -> Decided | Unlawful:
     token = NO_CHOICE if found.final_token is None else found.final_token
-    return _with_own(turn, found.path, token, found.near_ties)
+    near = found.near_ties - found.final_near
+    return _with_own(turn, found.path, token, near, found.final_near)
 
 
 # --- by rejection -----------------------------------------------------------------

@@ -8,7 +8,7 @@ of it stays, and with it what one more row brings, in tokens.
 Rules:
 
 1.  A draft ends before a token whose chance is below `least`, which is what its row costs. Who
-    sends it measures that better, but sees counts only; see `orchestrator.core.pacing`.
+    verifies it measures that better, but sees counts only; see `services.scheduling.draft_budget`.
 2.  What a verdict did not get to, behind a rejection, taught nothing.
 3.  Where drafts are drawn (STANDARD, BLOCK) none ends so: it has the length that was asked for. A
     token that is dropped for its own value was not drawn from the q that is sent. And a draft that
