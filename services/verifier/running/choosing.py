@@ -59,7 +59,9 @@ class Choosing:
             return []
         self._own_drafts.propose(ready)
         counts = self._drafting.allot(ready)
-        if sum(counts.values()) + len(ready) > self._options.max_step_tokens:
+        fit = sum(counts.values()) + len(ready) <= self._options.max_step_tokens
+        # Of heavy formats a step holds one.
+        if not fit or any(own.heavy for own in ready):
             ready.sort(key=lambda own: own.served_in)
             ready = exchange(ready, lambda own: own.tenant_of_turns, "served_in")
         return self._as_fit(ready, counts, step)
