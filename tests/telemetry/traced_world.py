@@ -29,7 +29,6 @@ class TracedWorld(World):
     ) -> None:
         super().__init__(seed, faults or Faults(verifier_speed=0.1), **options)
         self.verifier_tracer = verifier
-        self.heard = 0
         self.recorder = Recorder(telemetry, clock=lambda: self.now)
         self.recorder.start_generate("s", self.state.config, model="tiny", traceparent=traceparent)
 
@@ -40,11 +39,10 @@ class TracedWorld(World):
     def _heard(self, name: str, row: StepRow) -> None:
         super()._heard(name, row)
         if self.verifier_tracer is not None:
-            self.heard += 1
             # As the session's opening told it.
             parent = self.recorder.traceparent("s")
             place = row.opening, row.position
-            entry = StepEntry("s", "verify", len(row.judged), self.heard, parent, 2.0, *place)
+            entry = StepEntry("s", "verify", len(row.judged), 0, parent, 2.0, *place)
             ended = time.time_ns()
             self.verifier_tracer(StepRecord(ended - 1_000_000, ended, (entry,)))
 
