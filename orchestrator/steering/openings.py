@@ -22,7 +22,8 @@
    later one passes its first.
 9. A verifier knows at any time whether a drafter has opened the session: without one it waits for
    no draft.
-10. Openings are keys of random draws, 16 bits each: a session that needs more is suspended.
+10. Openings and terms are keys of random draws, 16 bits each: a session that needs more openings
+    is suspended, and none goes on in a later term.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from services.contract.worker_messages import StartDraft, StartVerify
 
 OPENING_FACTOR = 4.0
 """Of the time that a worker's queue and pace explain: neither is known well."""
-MOST_OPENINGS = (1 << 16) - 1
+MOST_OPENINGS = MOST_TERMS = (1 << 16) - 1
 _EXCUSES = frozenset(WaitReason) - {WaitReason.CREDIT, WaitReason.ENDED}
 """Why a verifier may be silent. We know what credit it has, and when its output ends."""
 

@@ -40,9 +40,13 @@ from services.grammar.spending import SLICE
 from services.runtime.step_records import StepRecord
 from services.scheduling.turns import exchange
 from services.verifier.batch import (
+    Decision,
+    Judged,
     Part,
     Step,
     block_part,
+    check_block,
+    decide,
     judged,
     last_part,
     prompt_part,
@@ -53,24 +57,23 @@ from services.verifier.description import describe
 from services.verifier.fed_text import by_seniority
 from services.verifier.forms import FormTime, crowded
 from services.verifier.gathering import Gathering
-from services.verifier.judging import Decision, Judged, decide
 from services.verifier.options import VerifierOptions
 from services.verifier.refusals import (
     Limits,
     Refusal,
     ask_form,
-    check_block,
     check_open,
     check_tree,
     explain,
     open_matcher,
 )
+from services.verifier.rows import logprob_rows, told_rows
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.scores import most_rows, score_rows, within
 from services.verifier.session import MOST_QUEUED, VerifySession
-from services.verifier.states import StateTeller, after
+from services.verifier.state_telling import StateTeller, after
 from services.verifier.types import Block, Key, Task
-from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
+from services.verifier.verdicts import decided, discarded, emitted
 
 MOST_REST = 0.25
 """Seconds after which whoever rests looks again who else is there."""

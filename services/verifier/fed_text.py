@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from services.contract.types import ResolvedSampling, VerifyMode
@@ -15,7 +16,6 @@ from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
 from services.scheduling.turns import Claim, exchange
-from services.verifier.types import Telling
 
 
 class Opening(Protocol):
@@ -68,6 +68,13 @@ class Opening(Protocol):
     @property
     def traceparent(self) -> str:
         """Of the span that it belongs to."""
+
+
+@dataclass(slots=True)
+class Telling:
+    """Of the states of a text: rows of so many tokens from its beginning on are told."""
+
+    told: int = 0
 
 
 class FedText:

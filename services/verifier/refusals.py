@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,20 +10,11 @@ from itertools import chain
 from services.contract.errors import BusyError, out_of_memory
 from services.contract.sampling_checks import complaint
 from services.contract.states import MOST_LAYERS, sound
-from services.contract.types import (
-    Allowance,
-    DraftTree,
-    FailureReason,
-    Verify,
-)
+from services.contract.types import DraftTree, FailureReason
 from services.engine.structure import Compiled, Matcher, StructureError, Structures, TooCostly
-from services.scheduling.tree_budget import EDGES
 from services.scheduling.turns import MOST
 from services.verifier.fed_text import Opening
 from services.verifier.judging import NothingAllowed
-
-MOST_PRICES = 256
-"""Numbers of nodes that an allowance may have prices for."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,13 +71,6 @@ def open_matcher(opening: Opening, compiled: Compiled, structures: Structures) -
     return structures.follow(compiled, wanted.start if wanted else None)
 
 
-def check_block(block: Verify, window: int, limits: Limits) -> None:
-    """Raise Refusal unless the block has a tree as it should be, or an allowance in its place."""
-    check_tree(block.tree, window, limits)
-    if block.allowance is not None:
-        _check_allowance(block, block.allowance)
-
-
 def check_tree(tree: DraftTree, window: int, limits: Limits) -> None:
     """Raise Refusal unless it is a well-formed tree of at most `window` tokens."""
     size = len(tree)
@@ -95,15 +78,6 @@ def check_tree(tree: DraftTree, window: int, limits: Limits) -> None:
     _require_vocabulary("tree.token_ids", tree.token_ids, limits)
     _require(limits.trees or tree.is_chain, "tree: this verifier's engine takes chains only")
     _check_parents(tree)
-
-
-def _check_allowance(block: Verify, allowance: Allowance) -> None:
-    _require(block.extends_round > 0 and not len(block.tree), "allowance: beside a tree")
-    most, ranges = len(allowance.prices), len(allowance.factors)
-    _require(most <= MOST_PRICES, f"allowance.prices: {most}, more than {MOST_PRICES}")
-    _require(ranges == len(EDGES) + 1, f"allowance.factors: {ranges}, not {len(EDGES) + 1}")
-    numbers = (*allowance.prices, *allowance.factors)
-    _require(all(map(math.isfinite, numbers)), "allowance: a number that is none")
 
 
 def explain(error: Exception) -> tuple[FailureReason, str]:

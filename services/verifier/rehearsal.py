@@ -132,6 +132,6 @@ def _opening(engine: Engine, mode: VerifyMode, prompt: int, room: int) -> StartV
         sampling=ResolvedSampling(temperature=heat, top_p=0.95, max_tokens=room),
         seed=1,
         window=WINDOW,
-        pacing=EAGER,
         drafted_for=True,
+        pacing=EAGER,
     )

@@ -35,10 +35,10 @@ from services.engine.lending import Ahead
 from services.engine.port import Segment
 from services.engine.structure import Compiled, StructureError
 from services.scheduling.turns import STEPS, Claim
+from services.verifier.cutting import cut, shortened, without_first
 from services.verifier.fed_text import FedText
 from services.verifier.gathering import Habit
-from services.verifier.trees import cut, shortened, without_first
-from services.verifier.types import Block, Key, Task
+from services.verifier.types import Block, HeldTelling, Key, Task
 
 KEPT_VERDICTS = 4
 MOST_QUEUED = 64
@@ -50,6 +50,7 @@ class VerifySession(FedText):
 
     key: Key
     opening: OpenVerify
+    telling: HeldTelling | None
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.contract.types import DraftTree, TakenDraft, Verify
+from services.verifier.fed_text import Telling
 
 Key = tuple[int, str]
 """(link number, session id)."""
@@ -48,15 +49,13 @@ class Task:
 
 
 @dataclass(slots=True)
-class Telling:
-    """What a session's drafter was told.
+class HeldTelling(Telling):
+    """What a session's drafter was told, with a row that waits.
 
-    `told`: rows of so many tokens from the text's beginning on are told, held or nobody's any
-    more. `held`: the row [width] behind the text, where its logits are retained. `beside`: whether
+    `held`: the row [width] behind the text, where its logits are retained. `beside`: whether
     the drafter in this process has had the session; None before the first verdict, when its
     opening may be on the way.
     """
 
-    told: int = 0
     held: Tensor | None = None
     beside: bool | None = None

@@ -223,7 +223,7 @@ class Step:
         core.handle(1, self._start())
         while core.step():
             pass
-        [session] = core._sessions.values()
+        [session] = core._sessions.every.values()
         session.mailbox = restored(self.box, self.text)
         core.handle(1, SetWindow(1, self.size))
         core.handle(1, grants([(1, self.most)]))

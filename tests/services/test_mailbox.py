@@ -204,6 +204,32 @@ def test_an_empty_message_of_a_newer_name_takes_the_draft_back():
     assert not put(box, output, draft((1,), (4,)))
 
 
+@pytest.mark.parametrize(
+    "late",
+    [nothing((4,), N2), nothing((4, 2), N2), nothing((4, 1, 2), N2)],
+    ids=["shorter", "another", "longer"],
+)
+def test_an_empty_message_of_another_text_or_a_shorter_one_says_nothing(late):
+    box, output = opened(4)
+    put(box, output, draft((1, 2), (4,)))
+    say(box, output, 1)
+    assert not put(box, output, late)
+    assert (held(box), box.final) == ((2,), False)
+    assert put(box, output, draft((3,), (4, 1, 2)))
+    assert held(box) == (2, 3)
+
+
+def test_tokens_without_their_laws_do_not_go_on_with_some_that_have_them():
+    row = SparseRow((1, 2), (0.5, 0.5))
+    lawful, bare = ((row,), None), (None, (row,))
+    for first, second in (lawful, bare):
+        box, output = opened()
+        put(box, output, draft((), tree=DraftTree((1,), None, first, Proposal.SAMPLED)))
+        more = DraftTree((2,), None, second, Proposal.SAMPLED)
+        assert not put(box, output, draft((), (1,), tree=more))
+        assert box.next_level((1,)) == DraftTree()
+
+
 def test_whole_hypotheses_are_never_gone_on_with():
     for more in ({"parents": (-1, -1)}, {"reach": (0.5, 0.4)}):
         box, output = opened()

@@ -366,6 +366,20 @@ def test_drafts_for_nobody_and_of_no_sense_are_nothing():
     assert (row.tokens, row.judged) == (TEXT[1:2], ())
 
 
+def test_a_draft_that_cannot_be_taken_costs_its_session_and_says_so():
+    class Broken(Fixed):
+        def drafted(self, key, tokens, ms, final):
+            if tokens == 2:
+                raise RuntimeError("broken")
+
+    table = Running(pacing=Broken())
+    table.step(start(1), start(2, prompt=(7,)))
+    events = table.run(draft(TEXT[1:3], TEXT[:1]), draft((0,), (0,), handle=2))
+    gone = only(SessionGone, events)
+    assert (gone.handle, gone.reason) == (1, FailureReason.INTERNAL)
+    assert len(table.output(2)) == 40
+
+
 def test_drafts_that_the_orchestrator_gave_up_are_stale():
     table = Running()
     table.step(start(first_drafts=3))
@@ -646,7 +660,7 @@ def test_what_was_decided_leaves_before_its_session_fails(monkeypatch):
     def broken(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("services.verifier.running.core.logprobs", broken)
+    monkeypatch.setattr("services.verifier.running.outcome.logprobs", broken)
     table = Running()
     events = table.run(start(1, logprobs=1), start(2, prompt=(7,)), steps=1)
     kinds = [type(event) for event in events if not isinstance(event, SessionStarted)]

@@ -69,7 +69,7 @@ def test_a_session_whose_form_is_compiled_is_read_meanwhile_and_holds_nobody_up(
     events = table.run(start(1, response_format=FORM), start(2, prompt=(7,)))
     assert [event.handle for event in of_kind(SessionStarted, events)] == [2]
     assert (table.output(1), len(table.output(2))) == ((), 40)
-    [session] = [own for key, own in table.core._sessions.items() if key == (1, 1)]
+    [session] = [own for key, own in table.core._sessions.every.items() if key == (1, 1)]
     assert (session.filled, session.reason) == (True, WaitReason.FORMAT)
     compiler.finish()
     assert table.core.patience() == 0
@@ -82,7 +82,7 @@ def test_a_text_is_followed_to_its_form_before_it_goes_on(compiler):
     table.run(start(output=TEXT[:5], response_format=FORM))
     compiler.finish()
     table.run()
-    [session] = table.core._sessions.values()
+    [session] = table.core._sessions.every.values()
     assert session.matcher.length == len(table.output()) == 40
 
 

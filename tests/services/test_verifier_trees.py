@@ -5,7 +5,8 @@ import random
 import pytest
 
 from services.contract.types import DraftTree, Proposal, SparseRow
-from services.verifier.trees import cut, depths, paths, without_first
+from services.verifier.cutting import cut, without_first
+from services.verifier.trees import depths, paths
 
 
 def row(parent):

@@ -149,7 +149,12 @@ class SimVerifier:
             end=end,
             name=name if judged else DraftName(),
             queue_ms=0.25,
+            near_ties=self._sometimes(b"near", text) if self.mode.exact_match else 0,
+            bad_q_rows=0 if self.mode.exact_match else self._sometimes(b"rows", text),
         )
+
+    def _sometimes(self, kind: bytes, text: Text) -> int:
+        return int(not draw(kind, self.seed, text) % 4)
 
 
 @dataclass

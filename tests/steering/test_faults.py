@@ -95,6 +95,27 @@ def _open_a_verifier_again_under_the_same_number(patch: pytest.MonkeyPatch) -> N
     patch.setattr(openings, "_open_verifier", again)
 
 
+def _forget_what_was_received_when_a_verifier_is_lost(patch: pytest.MonkeyPatch) -> None:
+    original = openings.lose_verifier
+
+    def lose(turn, reason):
+        turn.committed = turn.committed[: turn.stored]
+        turn.pending = turn.storing = None
+        original(turn, reason)
+
+    patch.setattr(openings, "lose_verifier", lose)
+
+
+def _emit_a_commit_again(patch: pytest.MonkeyPatch) -> None:
+    original = storing.on_persisted
+
+    def twice(turn, event):
+        original(turn, event)
+        turn.actions += [one for one in turn.actions if isinstance(one, Emit)]
+
+    patch.setattr(machine, "on_persisted", twice)
+
+
 def _never_grant(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(storing, "grant", lambda turn: None)
 
@@ -157,6 +178,8 @@ FAULTS: list[Patch] = [
     _open_a_verifier_from_what_is_stored,
     _open_a_drafter_from_what_is_stored,
     _open_a_verifier_again_under_the_same_number,
+    _forget_what_was_received_when_a_verifier_is_lost,
+    _emit_a_commit_again,
     _never_grant,
     _grant_without_the_store,
     _store_the_next_commit_before_the_answer,

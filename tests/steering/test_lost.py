@@ -8,7 +8,7 @@ from orchestrator.steering import events, machine, openings
 from orchestrator.steering.config import Phase
 from orchestrator.steering.events import NeedWorker, Release, SetDraftedFor, Suspend, Tick
 from orchestrator.steering.rounds import SuspendReason
-from services.contract.frames import WaitReason
+from services.contract.frames import DraftName, WaitReason, draft_key
 from services.contract.types import Role, VerifyMode
 from tests.steering.made import Made
 
@@ -239,6 +239,17 @@ def test_who_started_what_nobody_asked_for_is_left(role: Role):
     assert made.performed(Release) == []
     made.feed(events.Started(0.0, role, worker, 2))
     assert made.performed(Release) == [Release(role, worker)]
+
+
+def test_the_last_opening_of_the_last_term_fits_its_key_and_no_other_does():
+    last = DraftName(openings.MOST_OPENINGS, (1 << 32) - 1)
+    assert draft_key(openings.MOST_TERMS, last) == (1 << 64) - 1
+    for term, name in (
+        (openings.MOST_TERMS + 1, last),
+        (1, last._replace(opening=openings.MOST_OPENINGS + 1)),
+    ):
+        with pytest.raises(ValueError, match="below 65536"):
+            draft_key(term, name)
 
 
 def test_an_opening_that_would_not_fit_its_key_is_not_made(monkeypatch):

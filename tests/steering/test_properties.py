@@ -36,18 +36,24 @@ def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, fau
     assert sim.lawful()
 
 
-@tries(100)
+@tries(150)
 @given(
     seed=st.integers(0, 2**32),
     duplicates=st.sampled_from([0.0, 0.3]),
-    mode=st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]),
+    lose_verifier=st.sampled_from([0.0, 0.01]),
+    caps=st.sampled_from([0.0, 0.1]),
+    mode=MODES,
     window=st.sampled_from([2, 6]),
 )
-def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, mode, window):
-    faults = Faults(accuracy=1.0, duplicates=duplicates)
+def test_a_perfect_drafter_is_never_rolled_back(
+    seed, duplicates, lose_verifier, caps, mode, window
+):
+    """Where drafts are judged by chance: by no step that judged its draft to the end."""
+    faults = Faults(1.0, duplicates, lose_verifier=lose_verifier, caps=caps, verifier_speed=0.3)
     sim = World(seed, faults, mode=mode, window=window).run()
     assert sim.lawful()
-    assert sim.rollbacks == 0
+    assert not any(record.rejected for commit in sim.commits for record in commit.records)
+    assert sim.rollbacks == 0 or not mode.exact_match
 
 
 @tries(100)

@@ -10,38 +10,15 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from orchestrator.recorder import Recorder
 from orchestrator.steering import events, machine
 from orchestrator.steering.ports import StepFacts, Taken
-from orchestrator.steering.rounds import RoundRecord
-from orchestrator.steering.state import State
 from services.contract.frames import StepRow, WaitReason
 from services.contract.types import ResolvedSampling, Role
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import round_of, verifying_of
 from services.runtime.telemetry.names import Fallback
 from tests.steering.made import Made
-from tests.steering.world import Faults, World
+from tests.steering.world import Faults
 from tests.telemetry.scrape import scrape
-
-
-class Traced(World):
-    """One session under the name "s", with a recorder."""
-
-    def __init__(self, telemetry, seed: int = 1, faults: Faults | None = None, **options) -> None:
-        super().__init__(seed, faults or Faults(), **options)
-        self.recorder = Recorder(telemetry, clock=lambda: self.now)
-        self.recorder.start_generate("s", self.state.config, model="tiny")
-
-    def seen(self, event: events.Event, actions: list[events.Action], before: State) -> None:
-        super().seen(event, actions, before)
-        self.recorder.on_turn("s", event, actions, before, self.state)
-
-    def finish(self) -> Traced:
-        self.run()
-        assert self.lawful()
-        self.recorder.end_generate("s")
-        return self
-
-    def records(self) -> list[RoundRecord]:
-        return [record for commit in self.commits for record in commit.records]
+from tests.telemetry.traced_world import TracedWorld
 
 
 class Watched(Made):
@@ -74,7 +51,7 @@ def traced(receiver, start):
 
     def traced(*given, **options):
         telemetry = start()
-        world = Traced(telemetry, *given, **options).finish()
+        world = TracedWorld(telemetry, *given, **options).finish()
         telemetry.shutdown()
         return world, receiver
 
@@ -158,7 +135,9 @@ def test_opening_a_worker_is_a_prefill_span_and_a_lost_one_a_migration(traced):
 
 
 def test_counters_agree_with_the_run(telemetry):
-    world = Traced(telemetry, 3, Faults(accuracy=0.8, lose_verifier=0.02), max_tokens=128).finish()
+    world = TracedWorld(
+        telemetry, 3, Faults(accuracy=0.8, lose_verifier=0.02), max_tokens=128
+    ).finish()
     page = scrape(telemetry)
     done = world.records()
     drafts = [record for record in done if record.draft_tokens]
@@ -171,7 +150,7 @@ def test_counters_agree_with_the_run(telemetry):
 
 
 def test_the_load_on_workers_is_told_while_a_session_is_at_work(telemetry):
-    world = Traced(telemetry)
+    world = TracedWorld(telemetry)
     world.feed(events.Begin(0.0))
     waits = scrape(telemetry)
     assert waits.value("paceline_verify_queue_tokens") == len(world.state.config.prompt)

@@ -96,7 +96,7 @@ def test_the_verifiers_spans_hang_below_the_orchestrators(receiver, start):
         (worked,) = receiver.children(verify)
         assert worked.name == "verify"
         assert worked.resource["service.name"] == "paceline-verifier"
-        assert worked.attributes[names.ROUND_INDEX] == round.attributes[names.ROUND_INDEX]
+        assert worked.attributes[names.STEP_TOKENS] == round.attributes[names.DRAFT_TOKENS]
         (batch,) = [s for s in receiver.named("verify.batch") if s.place in worked.links]
         assert batch.links == (verify.place,)
 

@@ -19,8 +19,8 @@ from services.contract.frames import StepEnd
 from services.contract.types import DraftTree
 from services.engine.noise import Stream
 from services.engine.sampling import NO_CHOICE, close_ones, draw, highest_logits
-from services.verifier.judging import Decision, Unlawful, decide, proposals, why_none
-from services.verifier.rules import Outcome, Proposed, judge
+from services.verifier.judging import Unlawful, proposals, walks, why_none
+from services.verifier.rules import Outcome, Proposed, Walk, judge
 from services.verifier.running.mailbox import NO_TREE
 from services.verifier.running.turns import Decided, Turn
 
@@ -118,16 +118,14 @@ def _whole(turn: Turn, path: Sequence[int]) -> bool:
 
 
 def _exact(turns: Sequence[Turn], rounding: float) -> list[Decided | Unlawful]:
-    return [
-        _own(turn, found) if isinstance(found, Decision) else found
-        for turn, found in zip(turns, decide(turns, rounding), strict=True)
-    ]
+    return [_own(turn, *walked) for turn, walked in zip(turns, walks(turns, rounding), strict=True)]
 
 
-def _own(turn: Turn, found: Decision) -> Decided | Unlawful:
-    token = NO_CHOICE if found.final_token is None else found.final_token
-    near = found.near_ties - found.final_near
-    return _with_own(turn, found.path, token, near, found.final_near)
+def _own(turn: Turn, walked: Walk, close: set[int]) -> Decided | Unlawful:
+    """`close`: the rows of near-ties, the one behind the accepted tokens among them."""
+    path = walked.path
+    leaf = path[-1] + 1 if path else 0
+    return _with_own(turn, path, walked.final_token, len(close - {leaf}), leaf in close)
 
 
 # --- by rejection -----------------------------------------------------------------

@@ -141,13 +141,18 @@ class Mailbox:
         self.final = True
 
     def _nothing_more(self, draft: DraftRow, output: Output) -> bool:
-        """An empty message: nothing follows what is held, or a newer draft is none at all."""
-        if draft.name == self.newest:
-            end = len(output) + len(self.tokens)
-            hashed = self.end_hash if self.tokens else output.hash_at(end)
-            self.final = self.final or (draft.position == end and draft.hash == hashed)
-            return self.final
-        self.clear()
+        """An empty message: nothing follows what is held, or a newer draft is none at all.
+
+        It is late where the text has grown since: of what follows now it says nothing.
+        """
+        goes_on = draft.name == self.newest
+        held = len(self.tokens) if goes_on else 0
+        end = len(output) + held
+        hashed = self.end_hash if held else output.hash_at(end)
+        if (draft.position, draft.hash) != (end, hashed):
+            return False
+        if not goes_on:
+            self.clear()
         self.newest, self.final = draft.name, True
         return True
 
@@ -155,6 +160,7 @@ class Mailbox:
         tree = draft.tree
         goes_on = draft.position == length + len(self.tokens) and draft.hash == self.end_hash
         alike = tree.parents is None and not draft.reach and tree.proposal is self._proposal
+        alike = alike and (tree.q is None) == (self.q is None)
         if not (goes_on and alike) or len(self.tokens) + len(tree) > MOST_HELD:
             return False
         self.sources = self._sources_with(draft.sources, len(tree))

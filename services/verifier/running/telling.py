@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from services.contract.frames import NO_NAME, StepEnd, StepRow, WaitReason, pack
 from services.contract.types import LogprobRow
 from services.contract.worker_messages import Waiting
+from services.verifier.rows import logprob_rows, told_rows
 from services.verifier.running.session import RunningSession
 from services.verifier.running.turns import Decided, Turn
-from services.verifier.verdicts import logprob_rows, told_rows
 
 
 def said(turn: Turn, decided: Decided) -> tuple[int, ...]:

@@ -67,11 +67,6 @@ class Turn:
         """Tokens that it adds to the forward."""
         return len(self.segment.token_ids)
 
-    @property
-    def always_emits(self) -> bool:
-        """A token of the target's follows what is accepted; see `decide`."""
-        return True
-
     def number(self, stream: Stream, node: int, candidate: int) -> float:
         """A random number of its own: no other step, opening or term has the same."""
         opening = self.session.opening
