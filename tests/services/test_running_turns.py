@@ -17,14 +17,15 @@ from tests.services.running_bench import (
     TEXT,
     Fixed,
     Running,
+    Timed,
     draft,
     limit,
     of_kind,
     only,
+    other,
     start,
     text_of,
 )
-from tests.services.verifier_bench import Timed, other
 
 LONG = tuple(i % VOCAB for i in range(300))
 TOKENS = 400
