@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from services.drafter.core import DrafterCore
+from services.runtime.tree_handover import Handover
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import make_policy
@@ -18,9 +20,7 @@ from orchestrator.core.state import State
 from orchestrator.steering.config import Phase, SessionConfig
 from services.contract import types as t
 from services.contract.top_rows import pack
-from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.runtime.tree_handover import Handover
 from tests.tries import tries
 
 Target = Callable[[Sequence[int]], int]

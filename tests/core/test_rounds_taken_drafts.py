@@ -14,6 +14,9 @@ from itertools import accumulate, cycle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from services.drafter.core import DrafterCore
+from services.runtime.tree_handover import Handover
+from services.verifier.cutting import shortened
 
 from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
@@ -21,10 +24,7 @@ from orchestrator.core.pacing.steps import Steps
 from orchestrator.core.state import State
 from orchestrator.steering.config import Phase, SessionConfig
 from services.contract import types as t
-from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.runtime.tree_handover import Handover
-from services.verifier.cutting import shortened
 from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
 from tests.tries import tries
 

@@ -16,13 +16,13 @@ from random import Random
 from typing import Any, Self, TypeVar
 
 import grpc
+from services.drafter.core import DrafterCore
+from services.verifier.core import VerifierCore
 
 from orchestrator.steering.config import Limits
-from services.drafter.core import DrafterCore
 from services.drafter.hypotheses.core import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.verifier.core import VerifierCore
 from services.verifier.running.core import RunningCore
 from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine

@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 from paceline.v1 import verifier_pb2
+from services.drafter.core import DrafterCore
+from services.verifier.core import VerifierCore
 
 from services.contract import types as t
 from services.contract import wire
 from services.contract.types import StepTime
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.verifier.core import VerifierCore
 from tests.fuzz.engine import table_engine
 from tests.integration.cluster import Worker, start_worker
 

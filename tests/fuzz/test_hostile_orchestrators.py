@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 import pytest
 from paceline.v1 import drafter_pb2_grpc, verifier_pb2_grpc
+from services.drafter.core import DrafterCore
+from services.verifier.core import VerifierCore
+from services.verifier.session import MOST_QUEUED
 
 from services.contract import types as t
 from services.contract import wire
 from services.drafter import core as drafter_core
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.runtime.serving import open_channel
 from services.runtime.serving.links import LinkServer
-from services.verifier.core import VerifierCore
-from services.verifier.session import MOST_QUEUED
 from tests.fuzz.engine import CAPACITY, table_engine
 from tests.integration.cluster import start_core
 from tests.waiting import until

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from paceline.client import Client
+from services.drafter.core import DrafterCore
+from services.verifier.core import VerifierCore
 
 from orchestrator.frontdoor.authentication import TokensFile, anyone
 from orchestrator.frontdoor.grpc.call_limits import Door
@@ -26,7 +28,6 @@ from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
-from services.drafter.core import DrafterCore
 from services.drafter.hypotheses import HypothesisCore
 from services.drafter.local import LocalProposer
 from services.drafter.methods.graph.draft_graph import GraphRules
@@ -57,7 +58,6 @@ from services.runtime.serving import (
     serve_worker,
 )
 from services.runtime.telemetry import Telemetry
-from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer

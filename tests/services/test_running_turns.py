@@ -1,5 +1,7 @@
 """Who is in a step of a saturated verifier: turns, priorities, prompts, heavy formats."""
 
+from collections import Counter
+
 import pytest
 
 from services.contract import types as t
@@ -14,13 +16,14 @@ from tests.services.running_bench import (
     FREE,
     Fixed,
     Running,
+    Timed,
+    draft,
     limit,
     of_kind,
     only,
     start,
     text_of,
 )
-from tests.services.verifier_bench import Timed
 
 LONG = tuple(i % VOCAB for i in range(300))
 TOKENS = 400
@@ -37,7 +40,8 @@ def decoding(table, commands):
 
 
 def plain(handle, **more):
-    return start(handle, **({"prompt": (handle, 1), "max_tokens": TOKENS} | more))
+    prompt = (handle % VOCAB, 1, handle // VOCAB)
+    return start(handle, **({"prompt": prompt, "max_tokens": TOKENS} | more))
 
 
 # --- prompts --------------------------------------------------------------------------
@@ -121,6 +125,133 @@ def test_an_opening_out_of_range_is_refused_by_name_and_reserves_nothing(word):
         assert gone.reason is FailureReason.INVALID
         assert word in gone.message
         assert table.engine.kv_tokens_used == 0
+
+
+# --- prompts beside those that decode --------------------------------------------------
+
+
+def rows_beside_a_long_prompt(table, steps):
+    """Prompt rows in each of these steps, in which session 2 says a token."""
+    fed = []
+    for _ in range(steps):
+        [row] = table.step()
+        assert row.handle == 2
+        fed.append(sum(table.engine.forwards[-1]) - 1)
+    return fed
+
+
+@pytest.fixture
+def timed():
+    """Steps of 10 ms and one more for every row."""
+    engine = Timed(10, 1)
+    return Running(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
+
+
+def test_who_decoded_before_a_prompt_came_is_spared_most_of_its_rows(timed):
+    decoding(timed, [plain(2)])
+    rows_beside_a_long_prompt(timed, 12)
+    timed.give(plain(1, prompt=LONG, max_tokens=40))
+    assert all(8 <= rows <= 10 for rows in rows_beside_a_long_prompt(timed, 4))
+
+
+def test_who_came_with_a_prompt_has_no_claim_before_it(timed):
+    timed.give(plain(1, prompt=LONG, max_tokens=40), plain(2))
+    timed.core.step()
+    timed.taken()
+    assert rows_beside_a_long_prompt(timed, 3) == [63, 63, 63]
+
+
+def test_a_long_prompt_takes_no_turn_from_those_that_decode_and_gets_in_itself():
+    table = decoding(Running(max_step_tokens=8), [plain(handle) for handle in range(1, 13)])
+    table.give(plain(20, prompt=LONG[:100]))
+    assert set(served(table, 3).values()) == {2}
+    steps = 3
+    while not table.output(20):
+        table.step()
+        steps += 1
+    assert steps <= 23
+
+
+# --- turns ------------------------------------------------------------------------------
+
+
+def served(table, steps, drafts=()):
+    """In how many of these steps each session was; `drafts`: what is sent behind its text."""
+    turns = Counter()
+    for number in range(1, steps + 1):
+        for handle, of in dict(drafts).items():
+            table.give(of(table.output(handle), number))
+        turns.update(row.handle for row in table.step())
+    return turns
+
+
+def test_long_drafts_and_trees_get_no_more_and_no_fewer_turns_than_none():
+    table = Running(max_step_tokens=12)
+    commands = [plain(handle, window=12) for handle in range(1, 14)]
+    texts = {own.handle: text_of(own, 150) for own in commands if own.handle in (7, 8, 9, 13)}
+    decoding(table, commands)
+
+    def chain(handle):
+        def of(said, number):
+            tail = texts[handle][len(said) : len(said) + 9]
+            return draft(tail, said, number, handle)
+
+        return of
+
+    def tree(said, number):
+        right = texts[13][len(said) : len(said) + 6]
+        # Beside each right token a wrong one.
+        tokens = (*right, *((token + 1) % VOCAB for token in right))
+        parents = (*range(-1, 5), *range(-1, 5))
+        return draft((), said, number, 13, tree=t.DraftTree(tokens, parents))
+
+    drafts = {handle: chain(handle) for handle in (7, 8, 9)} | {13: tree}
+    before = served(table, 13, drafts)
+    for steps in (1, 7, 30):
+        before += served(table, steps, drafts)
+        assert max(before.values()) - min(before.values()) <= 1, before
+    assert min(before.values()) >= 6
+    assert len(table.output(7)) > 3 * len(table.output(1))
+
+
+def prioritised(table, priorities):
+    """Sessions of these tenants and priorities, from handle 1 on, behind their first tokens."""
+    return decoding(
+        table,
+        [
+            plain(handle, cache_scope=tenant, priority=priority)
+            for handle, (tenant, priority) in enumerate(priorities, 1)
+        ],
+    )
+
+
+def test_a_saturated_verifier_serves_a_tenants_sooner_sessions_more_often_and_all_in_the_end():
+    table = Running(max_step_tokens=4)
+    prioritised(table, [("a", priority) for priority in (-100, 100) for _ in range(6)])
+    turns = served(table, 90)
+    sooner = [turns[handle] for handle in range(1, 7)]
+    later = [turns[handle] for handle in range(7, 13)]
+    assert max(sooner) - min(sooner) <= 1
+    assert max(later) - min(later) <= 1
+    assert min(sooner) > 5 * max(later)
+    # Twenty steps of the engine, as two hundred of priority are worth, and a round of the others.
+    assert min(later) >= 90 // 25
+
+
+@pytest.mark.parametrize("priorities", [(0, 0), (-100, 100), (-100, -100)])
+def test_a_tenant_has_as_many_turns_whatever_its_priorities(priorities):
+    table = Running(max_step_tokens=3)
+    own = [("a", priorities[i % 2]) for i in range(6)]
+    prioritised(table, [*own, *[("b", 0)] * 3])
+    turns = served(table, 60)
+    assert abs(sum(turns[handle] for handle in range(1, 7)) - 120) <= 3
+    assert all(abs(turns[handle] - 20) <= 1 for handle in (7, 8, 9))
+
+
+def test_sessions_that_leave_nothing_behind_are_of_nobody_and_have_no_priority():
+    table = Running(max_step_tokens=3)
+    prioritised(table, [("", priority) for priority in (-100, 100) for _ in range(3)])
+    assert set(served(table, 20).values()) == {10}
 
 
 # --- what following a form takes ---------------------------------------------------------

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from services.verifier.core import VerifierCore
 
 from services.contract import types as t
 from services.contract.errors import Overloaded
@@ -14,7 +15,6 @@ from services.engine.structure import Compiled, StructureError, Structures
 from services.grammar.spending import LIGHT, OUTPUTS, Allowance
 from services.grammar.vetting import Bounds, Vetting
 from services.runtime.host import WorkerHost
-from services.verifier.core import VerifierCore
 from services.verifier.forms import SHARE
 from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from services.drafter.core import DrafterCore
+from services.verifier.core import VerifierCore
 
 from services.contract.errors import Overloaded
 from services.contract.types import (
@@ -20,14 +22,12 @@ from services.contract.types import (
     Verify,
     VerifyMode,
 )
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.port import Segment
 from services.engine.synthetic.engine import SyntheticEngine, target_engine
 from services.engine.synthetic.laws import laws
 from services.engine.synthetic.vocabulary import letters
 from services.engine.synthetic.world import World
-from services.verifier.core import VerifierCore
 from tests.synthetic.kit import PROMPT, FakeTime, drafter, spec, target
 
 ACCEPTED = (6, 4, 1, 6, 6, 2, 1, 1, 5, 3, 6)
