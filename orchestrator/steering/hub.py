@@ -3,7 +3,8 @@
 A frame of a verifier is looked at once, session by session. What holds goes on to the drafters of
 its sessions, as it came where they are all at one, and is collected for the sessions, which take it
 at once, or joined (see `rhythm`). If one row of it is impossible, none counts, and the link is cut:
-its sessions go on elsewhere, as if the worker had died. So it is with drafts.
+its sessions go on elsewhere, as if the worker had died, and that of the row has been refused. So it
+is with drafts.
 
 A session knows of everything that was received before it hears that a worker failed.
 """
@@ -31,7 +32,7 @@ from services.contract.frames import (
     step_rows,
     unpack,
 )
-from services.contract.types import Draining, Progress, Role
+from services.contract.types import Draining, FailureReason, Progress, Role
 from services.contract.worker_messages import (
     DrafterCommand,
     DrafterEvent,
@@ -253,7 +254,7 @@ class Hub:
             if route is None or route.verifier != worker or row.opening < route.opening:
                 continue
             if fault := route.fault(row):
-                self._links.cut(worker, fault)
+                self._refuse(route, Role.VERIFIER, worker, fault)
                 return
             window = frame.windows[place] if frame.windows else None
             counted.append((route, Taken(row, facts, window)))
@@ -281,13 +282,19 @@ class Hub:
             if route is None or route.drafter != worker or opening < route.draft_opening:
                 continue
             if fault := route.draft_fault(opening, position, size, highest):
-                self._links.cut(worker, fault)
+                self._refuse(route, Role.DRAFTER, worker, fault)
                 return
             route.drafts += 1
             if route.verifier:
                 verifiers.setdefault(route.verifier, []).append(place)
         for verifier, chosen in verifiers.items():
             self._links.forward(verifier, select_drafts(frame, chosen))
+
+    def _refuse(self, route: Route, role: Role, worker: str, fault: str) -> None:
+        """Cut a worker off; the session of which it said what cannot be counts it as an attempt."""
+        last = route.opening if role is Role.VERIFIER else route.draft_opening
+        self._said(worker, role, SessionGone(route.handle, last, FailureReason.INTERNAL, fault))
+        self._links.cut(worker, fault)
 
     def _measure(self, frame: StepFrame) -> None:
         """How long the frame was on its way, as far as two clocks tell."""

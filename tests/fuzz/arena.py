@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self, TypeVar
+from unittest.mock import patch
 
 import grpc
 from services.drafter.core import DrafterCore
@@ -27,6 +28,7 @@ from services.verifier.running.core import RunningCore
 from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
+from tests.integration import cluster as clusters
 from tests.integration.cluster import PATIENT, Worker, cluster, start_core, start_worker
 
 LIMIT = 60.0
@@ -49,8 +51,6 @@ A server that says INTERNAL logs it, too."""
 _SERVICES = (
     "paceline.v1.InferenceService",
     "vllm.grpc.engine.VllmEngine",
-    "paceline.v1.VerifierService",
-    "paceline.v1.DrafterService",
     "paceline.worker.v1.VerifierService",
     "paceline.worker.v1.DrafterService",
 )
@@ -161,7 +161,8 @@ class Arena:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            await self._serve_until_stopped()
+            with patch.object(clusters, "PROTOCOL", 2, create=True):
+                await self._serve_until_stopped()
         except BaseException as error:
             self._failed = error
             raise
@@ -169,13 +170,12 @@ class Arena:
             self._ready.set()
 
     async def _serve_until_stopped(self) -> None:
-        self._engines = [table_engine(seed % 2) for seed in range(4)]
-        workers = await _start_cores(*self._engines[:2])
-        of_protocol_2 = await _start_cores_2(*self._engines[2:])
+        self._engines = [table_engine(seed) for seed in range(2)]
+        workers = await _start_cores(*self._engines)
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
         options = {"limits": limits, "num_speculative_tokens": 4, "vllm_engine": True}
         async with cluster([workers[0]], [workers[1]], PATIENT, **options) as running:
-            self._cluster, self._workers = running, (*workers, *of_protocol_2)
+            self._cluster, self._workers = running, workers
             addresses = [running.address] * 2 + [one.address for one in self._workers]
             self._addresses = dict(zip(_SERVICES, addresses, strict=True))
             self._channels = {
@@ -188,9 +188,6 @@ class Arena:
             await self._stop.wait()
             for channel in self._channels.values():
                 await channel.close()
-        for worker in of_protocol_2:
-            worker.stop.set()
-            await worker.task
 
     async def _send(self, calls: Sequence[tuple[Target, list[bytes]]]) -> None:
         gate = asyncio.Semaphore(TOGETHER)
@@ -253,18 +250,11 @@ class Arena:
 
 async def _start_cores(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
     drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
-    verifier = await start_core(VerifierCore, target, "v1", target.bundle)
-    return verifier, await start_core(DrafterCore, drafters, "d1")
-
-
-async def _start_cores_2(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
-    """Workers that run sessions for nobody but who fuzzes them."""
-    drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
     verifier = await start_worker(
-        lambda emit: RunningCore(target, emit=emit, worker_id="v2", absorb=emit.absorb),
+        lambda emit: RunningCore(target, emit=emit, worker_id="v1", absorb=emit.absorb),
         target.bundle,
     )
-    return verifier, await start_core(HypothesisCore, drafters, "d2")
+    return verifier, await start_core(HypothesisCore, drafters, "d1")
 
 
 async def _read_all(call: Any) -> None:

@@ -7,15 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
-from paceline.v1 import verifier_pb2
-from services.drafter.core import DrafterCore
-from services.verifier.core import VerifierCore
+from paceline.worker.v1 import verifier_pb2
 
 from services.contract import types as t
 from services.contract import wire
+from services.contract.frames import (
+    DraftFrame,
+    DraftRow,
+    StepFrame,
+    StepRow,
+    draft_frame,
+    draft_rows,
+    step_frame,
+    step_rows,
+)
 from services.contract.types import StepTime
+from services.contract.worker_messages import PROTOCOL, StartVerify
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.verifier.running.core import RunningCore
 from tests.fuzz.engine import table_engine
 from tests.integration.cluster import Worker, start_worker
 
@@ -23,11 +34,24 @@ Lie = Callable[[Any], Iterable[Any]]
 """What leaves instead of an event."""
 
 
-async def lying_verifier(name: str, lie: Lie) -> Worker:
+class Unbounded(RunningCore):
+    """Runs its sessions without a look at their credit."""
+
+    def handle(self, link: int, command: Any, arrived: float | None = None) -> None:
+        """Every limit is far away."""
+        if isinstance(command, StartVerify):
+            command = replace(command, limit=1 << 30)
+        super().handle(link, command, arrived)
+
+
+async def lying_verifier(
+    name: str, lie: Lie, core: Callable[..., RunningCore] = RunningCore
+) -> Worker:
     """A verifier whose events go through `lie`."""
     engine = table_engine()
     return await start_worker(
-        lambda emit: VerifierCore(engine, emit=_through(lie, emit), worker_id=name), engine.bundle
+        lambda emit: core(engine, emit=_through(lie, emit), worker_id=name, absorb=emit.absorb),
+        engine.bundle,
     )
 
 
@@ -35,7 +59,7 @@ async def lying_drafter(name: str, lie: Lie) -> Worker:
     """A drafter of chains and trees whose events go through `lie`."""
     methods: dict[str, Any] = {"model": ModelDrafter(table_engine(1)), "ngram": NgramDrafter()}
     return await start_worker(
-        lambda emit: DrafterCore(methods, emit=_through(lie, emit), worker_id=name)
+        lambda emit: HypothesisCore(methods, emit=_through(lie, emit), worker_id=name)
     )
 
 
@@ -64,19 +88,43 @@ def of_kind(kind: type, change: Callable[[Any], Any]) -> Lie:
     return lie
 
 
-def verdicts(**fields: Any) -> Lie:
-    """Verdicts with other fields; a function is given the verdict."""
-    return of_kind(t.Verdict, lambda verdict: verdict._replace(**_values(verdict, fields)))
+def steps(**fields: Any) -> Lie:
+    """Steps whose rows have other fields; a function is given the row."""
+    return of_kind(StepFrame, lambda frame: rows_changed(frame, _other(fields)))
+
+
+def rows_changed(frame: StepFrame, change: Callable[[StepRow], StepRow]) -> StepFrame:
+    """A frame with other rows."""
+    return step_frame(frame, [change(row) for row in step_rows(frame)], [*frame.windows])
+
+
+def frames(**fields: Any) -> Lie:
+    """Frames of steps with other columns; a function is given the frame."""
+    return of_kind(StepFrame, lambda frame: replace(frame, **_values(frame, fields)))
 
 
 def drafts(**fields: Any) -> Lie:
-    """Drafts with other fields."""
-    return of_kind(t.Draft, lambda draft: draft._replace(**_values(draft, fields)))
+    """Drafts whose rows have other fields."""
+    change = _other(fields)
+    return of_kind(DraftFrame, lambda frame: draft_frame([change(r) for r in draft_rows(frame)]))
+
+
+def draft_columns(**fields: Any) -> Lie:
+    """Frames of drafts with other columns."""
+    return of_kind(DraftFrame, lambda frame: replace(frame, **_values(frame, fields)))
 
 
 def trees(**fields: Any) -> Lie:
     """Drafts whose trees have other fields."""
-    return drafts(tree=lambda draft: replace(draft.tree, **_values(draft, fields)))
+
+    def other(draft: DraftRow) -> t.DraftTree:
+        return replace(draft.tree, **_values(draft, fields))
+
+    return drafts(tree=other)
+
+
+def _other(fields: dict[str, Any]) -> Callable[[Any], Any]:
+    return lambda row: row._replace(**_values(row, fields))
 
 
 def _values(event: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +141,7 @@ def description(step_times: Sequence[StepTime] = (), **changes: Any) -> bytes:
     bundle = table_engine().bundle
     assert bundle is not None
     worker = t.WorkerDescription("raw", t.Role.VERIFIER, "table", vocab_size=12)
+    worker = replace(worker, protocol_min=PROTOCOL, protocol_max=PROTOCOL)
     worker = replace(worker, tokenizer_fingerprint=bundle.fingerprint, max_context_length=64)
     described = wire.encode_description(replace(worker, **changes))
     return verifier_pb2.VerifierServiceDescribeResponse(
@@ -102,7 +151,7 @@ def description(step_times: Sequence[StepTime] = (), **changes: Any) -> bytes:
 
 def part(data: bytes) -> bytes:
     """One answer of GetTokenizer."""
-    return verifier_pb2.GetTokenizerResponse(part=data).SerializeToString()
+    return verifier_pb2.VerifierServiceGetTokenizerResponse(part=data).SerializeToString()
 
 
 def good_parts() -> list[bytes]:
@@ -138,7 +187,7 @@ async def raw_verifier(
         "Link": grpc.stream_stream_rpc_method_handler(serve),
     }
     server = grpc.aio.server()
-    service = "paceline.v1.VerifierService"
+    service = "paceline.worker.v1.VerifierService"
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

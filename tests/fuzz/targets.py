@@ -6,13 +6,11 @@ from random import Random
 from typing import Any
 
 from google.protobuf.message import Message
-from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
-from paceline.worker.v1 import drafter_pb2 as drafter_2
-from paceline.worker.v1 import verifier_pb2 as verifier_2
+from paceline.v1 import inference_pb2
+from paceline.worker.v1 import drafter_pb2, verifier_pb2
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
 from services.contract import types as t
-from services.contract import wire
 from services.contract import worker_messages as w
 from services.contract.frames import (
     DraftName,
@@ -122,27 +120,6 @@ _TREE = t.DraftTree((1, 2, 3), (-1, -1, 0))
 _DRAWN = t.DraftTree(
     (5, 6), None, (t.SparseRow((5, 6), (0.5, 0.5)), t.SparseRow((6,), (1.0,))), t.Proposal.SAMPLED
 )
-_VERIFIER_COMMANDS = (
-    t.OpenVerify("s1", 1, 1, (1, 2, 3), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 8),
-    t.Verify("s1", 1, 1, 0, t.DraftTree((4, 5))),
-    t.Verify("s1", 1, 2, 0, _DRAWN),
-    t.OpenVerify("s2", 1, 1, (3,), (1,), t.VerifyMode.COUPLED, _SAMPLING, 5, 8),
-    t.Verify("s2", 1, 1, 1, _TREE),
-    t.Verify("s2", 1, 2, 1),
-    t.CloseVerify("s1"),
-)
-_DRAFTER_COMMANDS = (
-    t.OpenDraft("s1", 1, (1, 2, 3, 1, 2), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 4, vocab_size=12),
-    t.CommitDraft("s1", 1, 0, (4, 5)),
-    t.OpenDraft(
-        "s2", 1, (1, 2, 3, 1, 2), (3,), t.VerifyMode.GREEDY, _SAMPLING, 5, 4,
-        num_candidates=3, method="model,ngram", phrase_scope="scope",
-    ),
-    t.Credit("s1", 6),
-    t.CommitDraft("s2", 2, 1, (4,)),
-    t.CloseDraft("s1"),
-)  # fmt: skip
-
 _SCORED = inference_pb2.ScoreRequest(
     prompt=f"abcd {CANARY}",
     continuations=[
@@ -160,16 +137,6 @@ INFERENCE = (
     _method("InferenceService", inference_pb2.ScoreRequest, _SCORED),
     _method("InferenceService", inference_pb2.GetModelInfoRequest),
     _method("InferenceService", inference_pb2.GetServerInfoRequest),
-)
-_VERIFY, _DRAFT = verifier_pb2.VerifierServiceLinkRequest, drafter_pb2.DrafterServiceLinkRequest
-VERIFIER = (
-    _method("VerifierService", verifier_pb2.VerifierServiceDescribeRequest),
-    _method("VerifierService", verifier_pb2.GetTokenizerRequest),
-    _link("VerifierService", _VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS),
-)
-DRAFTER = (
-    _method("DrafterService", drafter_pb2.DrafterServiceDescribeRequest),
-    _link("DrafterService", _DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS),
 )
 
 _NAMED = DraftName(1, 1)
@@ -214,14 +181,14 @@ _TAIL_COMMANDS = (
     w.TextStates(1, 1, 0, b"1234"),
     w.EndSession(1),
 )  # fmt: skip
-_RUN, _TAIL = verifier_2.VerifierServiceLinkRequest, drafter_2.DrafterServiceLinkRequest
-VERIFIER_2 = (
-    _method("VerifierService", verifier_2.VerifierServiceDescribeRequest),
-    _method("VerifierService", verifier_2.VerifierServiceGetTokenizerRequest),
+_RUN, _TAIL = verifier_pb2.VerifierServiceLinkRequest, drafter_pb2.DrafterServiceLinkRequest
+VERIFIER = (
+    _method("VerifierService", verifier_pb2.VerifierServiceDescribeRequest),
+    _method("VerifierService", verifier_pb2.VerifierServiceGetTokenizerRequest),
     _link("VerifierService", _RUN, VERIFIER_LINK_2, _RUN_COMMANDS),
 )
-DRAFTER_2 = (
-    _method("DrafterService", drafter_2.DrafterServiceDescribeRequest),
+DRAFTER = (
+    _method("DrafterService", drafter_pb2.DrafterServiceDescribeRequest),
     _link("DrafterService", _TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS),
 )
 
@@ -255,15 +222,13 @@ ENGINE = (
     _engine(common_pb2.StopProfileRequest, served=False),
     _engine(common_pb2.SubscribeKvEventsRequest, served=False),
 )
-TARGETS = INFERENCE + VERIFIER + DRAFTER + VERIFIER_2 + DRAFTER_2 + ENGINE
+TARGETS = INFERENCE + VERIFIER + DRAFTER + ENGINE
 
 _HELLO: dict[type[Message], bytes] = {
-    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz", protocol)).SerializeToString()
-    for kind, codec, commands, protocol in (
-        (_VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS, 1),
-        (_DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS, 1),
-        (_RUN, VERIFIER_LINK_2, _RUN_COMMANDS, 2),
-        (_TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS, 2),
+    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz", w.PROTOCOL)).SerializeToString()
+    for kind, codec, commands in (
+        (_RUN, VERIFIER_LINK_2, _RUN_COMMANDS),
+        (_TAIL, DRAFTER_LINK_2, _TAIL_COMMANDS),
     )
 }
 

@@ -9,9 +9,8 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
-from paceline.worker.v1 import drafter_pb2 as drafter_2
-from paceline.worker.v1 import verifier_pb2 as verifier_2
+from paceline.v1 import inference_pb2
+from paceline.worker.v1 import drafter_pb2, verifier_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.fuzz.arena import Arena
@@ -29,8 +28,6 @@ EVERY_RPC = {
             inference_pb2,
             drafter_pb2,
             verifier_pb2,
-            drafter_2,
-            verifier_2,
             vllm_engine_pb2,
         )
     )

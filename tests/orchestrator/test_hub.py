@@ -93,8 +93,10 @@ def test_a_step_from_below_the_limit_may_pass_it_by_the_window():
 def test_a_step_that_no_verifier_can_have_taken_ends_the_link(row):
     world = World()
     world.step(row)
-    assert [worker for worker, _ in world.links.cuts] == ["v"]
-    assert world.sessions[0].notes == []
+    [(worker, reason)] = world.links.cuts
+    [(kind, who, gone)] = world.sessions[0].notes
+    assert (worker, kind, who) == ("v", "heard", "v")
+    assert (gone.opening, gone.message) == (1, reason)
 
 
 def test_a_last_row_may_judge_one_token_behind_a_whole_window():
@@ -278,7 +280,10 @@ def test_drafts_of_a_session_that_moves_go_to_nobody():
 def test_a_draft_that_cannot_be_right_ends_the_drafters_link_and_goes_nowhere(wrong):
     world = World(2, drafter="d")
     world.drafted(draft(1), wrong)
-    assert [worker for worker, _ in world.links.cuts] == ["d"]
+    [(worker, reason)] = world.links.cuts
+    [(kind, who, gone)] = [*world.sessions[0].notes, *world.sessions[1].notes]
+    assert (worker, kind, who) == ("d", "heard", "d")
+    assert (gone.opening, gone.message) == (1, reason)
     assert world.links.frames("v", DraftFrame) == []
 
 

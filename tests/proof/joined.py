@@ -1,53 +1,168 @@
-"""The real machine and the real cores of both workers in one loop, with every misfortune.
+"""The real machine, the real hub and the real cores of both workers, with every misfortune.
 
 What runs here is what runs in the cluster, except for gRPC, Redis and the model's
-arithmetic. Processes die, links break, messages come twice, a session is taken over by
-another orchestrator while the old one still believes it has it. All of it drawn from one
-seed, time included.
+arithmetic. Processes die, links break, a session is taken over by another orchestrator while the
+old one still believes it has it, messages come in the middle of a step, the store answers twice.
+All of it drawn from one seed, time included.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from orchestrator.core import events, rounds
-from orchestrator.core.pacing import Eager, Fixed
+from orchestrator.steering import events, machine
 from orchestrator.steering.config import Limits, SessionConfig
+from orchestrator.steering.hub import Hub
+from orchestrator.steering.ports import Said, Taken
 from orchestrator.steering.rounds import Commit
-from orchestrator.workers.events import to_core
+from orchestrator.steering.state import new_session
 from services.contract import types
+from services.contract.frames import DraftFrame, StepEnd, StepFrame, StepRow, step_rows
+from services.contract.worker_messages import (
+    EndSession,
+    SessionGone,
+    SessionStarted,
+    SetDraftedFor,
+    StartVerify,
+    TextStates,
+)
 from tests.proof.process import Process
-from tests.proof.setups import Restless
 
 SESSION, PROMPT, WINDOW = "s", (1, 2, 3), 5
-POLICIES = (Restless(WINDOW), Eager(WINDOW), Fixed(WINDOW))
 
 
 @dataclass
 class Luck:
     """Chances per turn."""
 
-    death: float = 0.002
-    broken_link: float = 0.003
-    takeover: float = 0.002
-    twice: float = 0.08
+    death: float = 0.005
+    broken_link: float = 0.006
+    takeover: float = 0.006
+    twice: float = 0.15
 
 
-@dataclass
 class Owner:
-    """An orchestrator that has the session, or thinks so: its machine and its wires.
+    """An orchestrator that has the session, or thinks so: its machine, its hub and its wires.
 
     `links`: number of its link to each process it talks to.
     """
 
-    state: rounds.State
-    links: dict[str, int] = field(default_factory=dict)
-    wires: dict[str, list[Any]] = field(default_factory=dict)
-    over: bool = False
+    def __init__(self, joined: Joined, config: SessionConfig, stored: Sequence[int]) -> None:
+        self.joined = joined
+        self.links: dict[str, int] = {}
+        self.wires: dict[str, list[Any]] = {}
+        self.calls: list[Callable[[], object]] = []
+        self.over = False
+        now = lambda: joined.now  # noqa: E731
+        self.hub = Hub(self, self, clock=now, cpu=lambda: joined.busy * joined.now)
+        handle = self.hub.enter(self)
+        self.state = new_session(config, handle, tuple(stored))
+
+    # --- an event loop ----------------------------------------------------------------
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """At the next turn of the loop."""
+        self.calls.append(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
+        """Soon enough."""
+        self.calls.append(callback)
+
+    def loop(self) -> None:
+        """A turn of it."""
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+    # --- links ------------------------------------------------------------------------
+
+    def send(self, worker: str, session: str | int, command: Any) -> None:
+        """To a worker, unless it is gone."""
+        self.forward(worker, command)
+
+    def forward(self, worker: str, command: Any) -> None:
+        """The same."""
+        if worker in self.links:
+            self.wires.setdefault(f">{worker}", []).append(command)
+
+    def release(self, worker: str, session: str | int) -> None:
+        """Close a session there."""
+        assert isinstance(session, int)
+        self.forward(worker, EndSession(session))
+
+    def cut(self, worker: str, reason: str) -> None:
+        """No worker here does what it must not."""
+        raise AssertionError(f"{worker}: {reason}")
+
+    # --- the session ------------------------------------------------------------------
+
+    def took(self, worker: str, taken: Sequence[Taken]) -> None:
+        """Steps that were joined."""
+        self.joined.seen["joined"] += len(taken) > 1
+        self.feed(events.StepsTaken(self.joined.now, worker, tuple(taken)))
+
+    def hear(self, worker: str, role: types.Role, event: Said) -> None:
+        """What a worker says."""
+        match event:
+            case SessionStarted(_, opening):
+                self.feed(events.Started(self.joined.now, role, worker, opening))
+            case SessionGone():
+                self.joined.seen["gone"] += 1
+                why = event.message or event.reason.name
+                at = self.joined.now
+                self.feed(events.WorkerLost(at, role, worker, why, opening=event.opening))
+            case TextStates():
+                raise AssertionError("nobody asked for states")
+
+    def lost(self, worker: str, role: types.Role, reason: str) -> None:
+        """A worker is gone."""
+        self.feed(events.WorkerLost(self.joined.now, role, worker, reason))
+
+    def feed(self, event: events.Event) -> None:
+        """Let the machine hear an event, and do what it asks for."""
+        self.state, actions = machine.step(self.state, event)
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: events.Action) -> None:
+        handle = self.state.handle
+        match action:
+            case events.NeedWorker(role):
+                self.wires.setdefault("place", []).append(role)
+            case events.Start(_, worker, message):
+                if isinstance(message, StartVerify):
+                    size = len(message.output)
+                    own = (message.opening, size, message.limit, message.window)
+                    self.hub.verified_by(handle, worker, *own)
+                else:
+                    self.hub.drafted_by(handle, worker)
+                self.hub.send(worker, message)
+            case events.SetDraftedFor(worker, drafted_for):
+                self.hub.send(worker, SetDraftedFor(handle, drafted_for))
+            case events.Grant(limit):
+                self.hub.grant(handle, limit)
+            case events.Persist(commit):
+                self.wires.setdefault("store", []).append(commit)
+            case events.Release(role, worker):
+                if role is types.Role.VERIFIER:
+                    self.hub.verified_by(handle, None)
+                else:
+                    self.hub.drafted_by(handle, None)
+                self.hub.send(worker, EndSession(handle))
+            case events.Emit() | events.Finish():
+                pass
+            case _:
+                raise AssertionError(f"{action} is not expected here")
+
+    def attach(self, role: types.Role, name: str) -> None:
+        """Placement chose a worker."""
+        self.hub.flush(self.state.handle)
+        self.feed(events.WorkerAttached(self.joined.now, role, name))
 
 
 class Joined:
@@ -62,10 +177,12 @@ class Joined:
         max_tokens: int = 60,
     ) -> None:
         self.random, self.luck, self.now = random.Random(seed), luck or Luck(), 0.0
+        # How busy the orchestrator is: whether steps are joined.
+        self.busy = seed % 2
         patience = {"worker_attempts": 10_000, "drafter_backoff": 0.001, "verifier_wait": 1e9}
-        limits = Limits(max_in_flight=1 + seed % 2, deadline=1e9, max_tree_nodes=64, **patience)
+        limits = Limits(deadline=1e9, verdict_wait=1e9, max_tree_nodes=64, **patience)
         sampling = types.ResolvedSampling(max_tokens=max_tokens)
-        shape = {"window": WINDOW, "num_candidates": num_candidates, "plain_ahead": seed % 3 > 0}
+        shape = {"window": WINDOW, "num_candidates": num_candidates, "synchronous": seed % 3 == 2}
         given = (SESSION, PROMPT, mode, sampling, seed)
         self.config = SessionConfig(*given, method="model", limits=limits, **shape)
         self.numbers = count(1)
@@ -77,7 +194,7 @@ class Joined:
         self.stored: list[int] = []
         self.term = 1
         self.seen: Counter[str] = Counter()
-        self.said: list[types.Verdict] = []
+        self.said: list[StepRow] = []
         self.owners = [self._own(1)]
 
     # --- turns ------------------------------------------------------------------------
@@ -98,13 +215,23 @@ class Joined:
         process = self.random.choice(list(self.processes.values()))
         match self.random.randrange(8):
             case 0:
-                self.feed(owner, events.Tick(self.now))
-            case 1 | 2 | 3:
-                for _ in range(self.random.randrange(1, 4)):
-                    process.core.step()
-                self._collect(process)
+                owner.hub.flush(owner.state.handle)
+                owner.feed(events.Tick(self.now))
+            case 1 | 2:
+                self._work(process)
+            case 3:
+                owner.loop()
             case _:
-                self._deliver(owner)
+                for _ in range(3):
+                    if not owner.over:
+                        self._deliver(owner)
+
+    def _work(self, process: Process) -> None:
+        """A drafter is a few levels ahead of each step."""
+        drafts = process.role is types.Role.DRAFTER
+        for _ in range(self.random.randrange(2, 6) if drafts else self.random.randrange(2)):
+            process.core.step()
+            self._collect(process)
 
     def _deliver(self, owner: Owner) -> None:
         ready = [wire for wire, messages in owner.wires.items() if messages]
@@ -112,7 +239,8 @@ class Joined:
             return
         wire = self.random.choice(ready)
         message = owner.wires[wire][0]
-        if self.random.random() < self.luck.twice and wire != "place":
+        # A link doubles nothing, but the store may say the same once more.
+        if wire == "store" and self.random.random() < self.luck.twice:
             self.seen["twice"] += 1
         else:
             owner.wires[wire].pop(0)
@@ -125,19 +253,33 @@ class Joined:
             process.core.handle(owner.links[process.name], message)
             self._collect(process)
         else:
-            self.feed(owner, replace(message, at=self.now))
+            process = self.processes[wire]
+            owner.hub.heard(process.name, process.role, message)
+
+    def _during(self, process: Process) -> None:
+        """While a step runs, some of what is on the wires comes in."""
+        for owner in self.owners:
+            wire = owner.wires.get(f">{process.name}", [])
+            for _ in range(self.random.randrange(len(wire) + 1)):
+                self.seen["during a step"] += 1
+                process.core.handle(owner.links[process.name], wire.pop(0))
 
     def _collect(self, process: Process) -> None:
         """Put what a process said on the wires of those it said it to."""
         said, process.said = process.said, []
         for link, event in said:
-            if isinstance(event, types.Verdict):
-                self.said.append(event)
+            self._count(event)
             for owner in self.owners:
                 if owner.links.get(process.name) == link:
-                    heard = to_core(process.name, process.role, event, self.now)
-                    if heard is not None:
-                        owner.wires.setdefault(process.name, []).append(heard)
+                    owner.wires.setdefault(process.name, []).append(event)
+
+    def _count(self, event: Any) -> None:
+        if isinstance(event, StepFrame):
+            rows = [*step_rows(event)]
+            self.said += rows
+            self.seen["late"] += sum(row.end is StepEnd.NONE for row in rows)
+        if isinstance(event, DraftFrame):
+            self.seen["tree"] += bool(event.parents)
 
     # --- misfortune -------------------------------------------------------------------
 
@@ -164,7 +306,7 @@ class Joined:
         owner.wires.pop(">" + process.name, None)
         if link is not None:
             process.core.drop_link(link)
-            self.feed(owner, events.WorkerLost(self.now, process.role, process.name))
+            owner.hub.lost(process.name, process.role, [owner.state.handle], "it is gone")
 
     def _take_over(self) -> None:
         """Somebody resumes the session; the old owner dies, or goes on until it is fenced."""
@@ -181,52 +323,15 @@ class Joined:
             if name in self.processes:
                 self.processes[name].core.drop_link(link)
 
-    # --- the machine ------------------------------------------------------------------
+    # --- orchestrators ----------------------------------------------------------------
 
     def _own(self, term: int) -> Owner:
-        config = replace(self.config, term=term)
-        policy = POLICIES[self.config.seed % len(POLICIES)]
-        owner = Owner(rounds.new_session(config, policy, tuple(self.stored)))
-        self.feed(owner, events.Begin(self.now))
+        owner = Owner(self, replace(self.config, term=term), self.stored)
+        owner.feed(events.Begin(self.now))
         return owner
 
     def _start(self, role: types.Role) -> Process:
-        return Process(role, f"{role.value}{next(self.numbers)}")
-
-    def feed(self, owner: Owner, event: events.Event) -> None:
-        """Let a machine hear an event, and do what it asks for."""
-        owner.state, actions = rounds.step(owner.state, event)
-        for action in actions:
-            self._perform(owner, action)
-
-    def _perform(self, owner: Owner, action: events.Action) -> None:
-        match action:
-            case events.NeedWorker(role):
-                owner.wires.setdefault("place", []).append(role)
-            case events.OpenOnWorker(name, message) | events.SendToDrafter(name, message):
-                self._send(owner, name, message)
-            case events.SendVerify(name, message):
-                self._count(message)
-                self._send(owner, name, message)
-            case events.Persist(commit):
-                owner.wires.setdefault("store", []).append(commit)
-            case events.Release(types.Role.VERIFIER, name):
-                self._send(owner, name, types.CloseVerify(SESSION))
-            case events.Release(types.Role.DRAFTER, name):
-                self._send(owner, name, types.CloseDraft(SESSION))
-            case events.Emit() | events.Finish() | events.Discarded():
-                pass
-            case _:
-                raise AssertionError(f"{action} is not expected here")
-
-    def _send(self, owner: Owner, name: str, message: Any) -> None:
-        if name in owner.links:
-            owner.wires.setdefault(f">{name}", []).append(message)
-
-    def _count(self, block: types.Verify) -> None:
-        self.seen["chained"] += block.extends_round > 0
-        self.seen["tree"] += not block.tree.is_chain
-        self.seen["without bonus"] += not block.want_bonus
+        return Process(role, f"{role.value}{next(self.numbers)}", self._during)
 
     def _attach(self, owner: Owner, role: types.Role) -> None:
         attached = owner.state.verifier if role is types.Role.VERIFIER else owner.state.drafter
@@ -236,7 +341,7 @@ class Joined:
         name = self.random.choice(names)
         if name not in owner.links:
             owner.links[name] = next(self.numbers)
-        self.feed(owner, events.WorkerAttached(self.now, role, name))
+        owner.attach(role, name)
 
     def _store(self, owner: Owner, commit: Commit) -> None:
         """The store takes commits of the latest term alone, each once; others end their sender."""
@@ -246,4 +351,4 @@ class Joined:
             return
         if commit.base_len == len(self.stored):
             self.stored += commit.token_ids
-        self.feed(owner, events.Persisted(self.now, commit.record.round))
+        owner.feed(events.Persisted(self.now, commit.record.round))

@@ -1,4 +1,4 @@
-"""The law of a session's text, worked out exactly: the real round machine in a tree of worlds.
+"""The law of a session's text, worked out exactly: the real machine in a tree of worlds.
 
 A schedule says, over and over, whose turn it is. A turn is certain, or it branches over
 the draws of a worker, each branch with its probability. Equal worlds are one world, so
@@ -16,20 +16,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Begin,
-    DraftArrived,
-    Persisted,
-    WorkerAttached,
-)
-from orchestrator.core.events import WorkerOpened as Opened
-from orchestrator.core.pacing import Policy
+from orchestrator.steering import events
 from orchestrator.steering.config import SessionConfig
-from services.contract import types
-from tests.proof.laws import texts
-from tests.proof.setups import SCHEDULES, Habits, Restless, session
-from tests.proof.worlds import Drafter, Verifier, World, answered, feed, fitting, kill, spell, told
+from orchestrator.steering.state import new_session
+from services.contract.types import Role
+from services.drafter.hypotheses.session import HypothesisSession
+from services.drafter.protocol import Proposed
+from services.verifier.running.mailbox import Mailbox
+from tests.proof.laws import Text, texts
+from tests.proof.setups import SCHEDULES, Habits, Policy, Restless, session
+from tests.proof.stepping import PROMPT, Doing
+from tests.proof.worlds import (
+    HANDLE,
+    Said,
+    World,
+    attach,
+    feed,
+    heard,
+    kill,
+    stepped,
+    take,
+    told_drafter,
+    told_verifier,
+)
+from tests.services.loop_law import frozen, thawed
 
 Branches = Sequence[tuple[float, World]]
 Probabilities = NDArray[np.float64]
@@ -49,14 +59,17 @@ class Cluster:
         self.index = {text: place for place, (text, _) in enumerate(every)}
         self.target: Probabilities = np.array([weight for _, weight in every])
         self._turns: Mapping[str, Callable[[World], Branches]] = {
-            "v?": partial(self._dice, types.Role.VERIFIER),
-            "d?": partial(self._dice, types.Role.DRAFTER),
+            "v?": partial(self._dice, Role.VERIFIER),
+            "d?": partial(self._dice, Role.DRAFTER),
             "place": self._place,
-            ">v": self._to_verifier,
-            "v>": partial(self._to_machine, "v>"),
-            ">d": self._to_drafter,
-            "d>": partial(self._to_machine, "d>"),
+            ">v": partial(self._deliver, ">v", told_verifier),
+            "v": self._step,
+            "v>": partial(self._hear, "v>", Role.VERIFIER),
+            ">d": partial(self._deliver, ">d", told_drafter),
             "d": self._draft,
+            "send": self._send,
+            "d>": partial(self._hear, "d>", Role.DRAFTER),
+            "take": self._take,
             "store": self._store,
         }
         self._worlds: dict[World, World] = {}
@@ -67,7 +80,7 @@ class Cluster:
 
     def first(self) -> World:
         """The session begins."""
-        return feed(World(rounds.new_session(self.config, self.policy)), Begin(0.0))
+        return feed(World(new_session(self.config, HANDLE)), events.Begin(0.0))
 
     def law(self, world: World, slot: int = 0) -> Probabilities:
         """The law of the whole text from this world on, in the order of `index`."""
@@ -132,9 +145,20 @@ class Cluster:
         name = self.schedule[slot % len(self.schedule)]
         known = self._branches.get((world, name))
         if known is None:
-            known = [(chance, self._same(then)) for chance, then in self._turns[name](world)]
+            act = self._all if name.endswith("*") else self._one
+            known = [(chance, self._same(then)) for chance, then in act(name, world)]
             self._branches[world, name] = known
         return known
+
+    def _one(self, name: str, world: World) -> Branches:
+        return self._turns[name](world)
+
+    def _all(self, name: str, world: World) -> Branches:
+        """As often as there is something; no wire branches."""
+        done: Branches = ()
+        while branches := self._turns[name[:-1]](world):
+            [(_, world)] = done = branches
+        return done
 
     def _same(self, world: World) -> World:
         """The one of equal worlds: comparing it with itself costs nothing."""
@@ -153,12 +177,7 @@ class Cluster:
         law[self.index[world.stored]] = 1.0
         return law
 
-    def _to_machine(self, wire: str, world: World) -> Branches:
-        if not (events := world.on(wire)):
-            return ()
-        return ((1.0, feed(*self.habits.deliver(world.taken(wire), events[0]))),)
-
-    def _dice(self, role: types.Role, world: World) -> Branches:
+    def _dice(self, role: Role, world: World) -> Branches:
         """One worker in three dies, as long as there are others."""
         if world.attached >= ENOUGH_WORKERS:
             return ()
@@ -167,14 +186,8 @@ class Cluster:
     def _place(self, world: World) -> Branches:
         if not (roles := world.on("place")):
             return ()
-        role, count = roles[0], world.attached + 1
-        name = f"{role.value}{count}"
-        world = world.taken("place").but(attached=count)
-        if role is types.Role.VERIFIER:
-            world = world.but(verifier=Verifier(name))
-        else:
-            world = world.but(drafter=Drafter(name))
-        return ((1.0, feed(world, WorkerAttached(0.0, role, name))),)
+        role = roles[0]
+        return ((1.0, attach(world.taken("place"), role, f"{role.value}{world.attached + 1}")),)
 
     def _store(self, world: World) -> Branches:
         if not (commits := world.on("store")):
@@ -182,75 +195,93 @@ class Cluster:
         commit = commits[0]
         assert commit.base_len == len(world.stored), "stored in order, each token once"
         world = world.taken("store").but(stored=world.stored + commit.token_ids)
-        return ((1.0, feed(world, Persisted(0.0, commit.record.round))),)
+        return ((1.0, feed(world, events.Persisted(0.0, commit.record.round))),)
 
-    def _to_verifier(self, world: World) -> Branches:
-        if not (messages := world.on(">v")):
+    def _take(self, world: World) -> Branches:
+        return ((1.0, take(world)),) if world.joined else ()
+
+    def _hear(self, wire: str, role: Role, world: World) -> Branches:
+        if not (said := world.on(wire)):
             return ()
-        world, own, message = world.taken(">v"), world.verifier, messages[0]
-        if isinstance(message, types.OpenVerify):
-            world = world.but(verifier=replace(own, text=message.committed))
-            opened = Opened(0.0, types.Role.VERIFIER, own.name, message.epoch)
-            return ((1.0, world.put("v>", opened)),)
-        return [
-            (weight, answered(world, verdict)) for weight, verdict in self._decide(own, message)
-        ]
+        return ((1.0, heard(world.taken(wire), role, said[0])),)
 
-    def _decide(self, own: Verifier, block: types.Verify) -> Iterator[tuple[float, types.Verdict]]:
-        fits = fitting(own, block)
-        if fits is None:
-            yield 1.0, types.Verdict("s", block.epoch, block.round, block.base_len, discarded=True)
-            return
-        for fate in self.habits.rule(own.text, fits[1], self.config.mode):
-            yield from spell(block, *fits, fate)
-
-    def _to_drafter(self, world: World) -> Branches:
-        if not (messages := world.on(">d")):
+    def _deliver(self, wire: str, tell: Callable[[World, Any], World], world: World) -> Branches:
+        if not (messages := world.on(wire)):
             return ()
-        world, own = world.taken(">d"), world.drafter
-        match messages[0]:
-            case types.OpenDraft() as opening:
-                text = opening.committed
-                own = Drafter(own.name, opening.epoch, len(text), opening.window, text)
-                world = world.put("d>", Opened(0.0, types.Role.DRAFTER, own.name, opening.epoch))
-            case types.CommitDraft() as commit:
-                own = told(own, commit)
-            case types.Credit() as credit:
-                own = replace(own, window=credit.window, ended=False)
-        return ((1.0, world.but(drafter=own)),)
+        return ((1.0, tell(world.taken(wire), messages[0])),)
+
+    def _step(self, world: World) -> Branches:
+        """A step begins, or it ends."""
+        own, stepping = world.verifier, self.habits.stepping
+        if own is None or not own.opening:
+            return ()
+        if own.doing is not None:
+            ends = self.habits.judged(stepping, own.text, own.doing)
+            return [(weight, stepped(world, tokens, box)) for weight, tokens, box in ends]
+        sampling = stepping.sampling
+        ended = len(own.text) >= min(own.limit, sampling.max_tokens)
+        if ended or (own.text[-1:] and own.text[-1] in sampling.stop_token_ids):
+            return ()
+        box: Mailbox = thawed(Mailbox, own.box)
+        # Nobody drafts beyond the end.
+        full = len(own.text) + max(1, len(box)) >= sampling.max_tokens
+        whole = box.final or full or not own.drafted
+        size = self.policy(len(box), whole=whole)
+        if size is None:
+            return ()
+        return ((1.0, world.but(verifier=replace(own, doing=Doing(own.box, size)))),)
 
     def _draft(self, world: World) -> Branches:
-        own, limit = world.drafter, self.config.sampling.max_tokens
-        if own is None or not own.epoch or own.ended:
+        own = world.drafter
+        if own is None or not own.session:
             return ()
-        if len(own.text) >= min(limit, own.known + own.window):
+        drafting: HypothesisSession = thawed(HypothesisSession, own.session)
+        if not drafting.due:
             return ()
-        law = enumerate(self.habits.law(own.text))
-        return [(mass, self._drew(world, own, token)) for token, mass in law if mass > 0]
+        text = tuple(drafting.text[len(PROMPT) :])
+        return [
+            (mass, self._drew(world, proposed))
+            for mass, proposed in self._proposals(drafting, text)
+        ]
 
-    def _drew(self, world: World, own: Drafter, token: int) -> World:
-        ended, tree = self.habits.ends(token), self.habits.tree(own.text, token)
-        prefix = types.extend_hash(types.EMPTY_HASH, own.text)
-        draft = types.Draft("s", own.epoch, own.known, len(own.text), prefix, tree, final=ended)
-        text, held = (*own.text, token), (*own.held, draft)
-        if self.habits.holds(token):
-            return world.but(drafter=replace(own, text=text, held=held, ended=ended))
-        sent = (DraftArrived(0.0, own.name, each) for each in held)
-        own = replace(own, text=text, held=(), ended=ended)
-        return world.but(drafter=own).put("d>", *sent)
+    def _proposals(
+        self, drafting: HypothesisSession, text: Text
+    ) -> Iterator[tuple[float, Proposed]]:
+        habits = self.habits
+        if habits.trees is not None:
+            for mass, tree in habits.trees(text, drafting.room):
+                yield mass, Proposed(tree, final=True)
+            return
+        for token, mass in enumerate(habits.law(text)):
+            if mass > 0:
+                yield mass, Proposed(habits.tree(text, token), final=habits.ends(token))
+
+    def _drew(self, world: World, proposed: Proposed) -> World:
+        own = world.drafter
+        assert own is not None
+        drafting: HypothesisSession = thawed(HypothesisSession, own.session)
+        drafting.absorb(proposed)
+        return world.but(drafter=replace(own, session=frozen(drafting)))
+
+    def _send(self, world: World) -> Branches:
+        own = world.drafter
+        if own is None or not own.session:
+            return ()
+        drafting: HypothesisSession = thawed(HypothesisSession, own.session)
+        if drafting.tail_length and self.habits.holds(drafting.text[-1]) and drafting.due:
+            return ()
+        if (row := drafting.taken()) is None:
+            return ()
+        world = world.but(drafter=replace(own, session=frozen(drafting)))
+        return ((1.0, world.put("d>", Said(own.name, row))),)
 
 
 def cluster(
-    mode: types.VerifyMode,
-    habits: Habits,
-    schedule: str = "ahead",
-    policy: Policy | None = None,
-    max_in_flight: int = 2,
-    **more: Any,
+    habits: Habits, schedule: str = "ahead", policy: Policy | None = None, **more: Any
 ) -> Cluster:
-    """A session of `session(mode, ...)` and everything that may become of it."""
-    config = session(mode, max_in_flight=max_in_flight, **more)
-    return Cluster(config, policy or Restless(config.window), schedule, habits)
+    """A session of `session(...)` and everything that may become of it."""
+    config = session(habits.stepping, **more)
+    return Cluster(config, policy or Restless(), schedule, habits)
 
 
 def error(worlds: Cluster) -> float:

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from paceline import Generation
 
-from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
-from orchestrator.session import initial_state as beginnings
 from orchestrator.steering.config import Limits
 from orchestrator.workers.link import LinkLimits
 from services.contract.types import ResolvedSampling
-from services.drafter.core import DrafterCore
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
-from services.verifier.core import VerifierCore
+from services.scheduling.draft_budget import DraftBudget
+from services.scheduling.offers import Allotment, Offer
+from services.verifier.running.core import RunningCore
 from tests.fake_engine import TableEngine
 from tests.integration.cluster import Cluster, Worker, cluster, start_worker
 from tests.proof import two_token_models as models
@@ -53,44 +51,50 @@ class Case:
         return ResolvedSampling(**given, bad_words=tuple(words))
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Blocks of `block` tokens as soon as they are drafted, the drafter `window` tokens ahead.
+LONGEST_HOLD = 1.0
+"""Seconds."""
 
-    The eager policy sends plain rounds where a test's drafter is late; this one
-    waits for it, so that nearly every block is drafted and follows another one.
+
+class Ahead(DraftBudget):
+    """Steps of `block` tokens of a draft that goes on behind them, or of what there is of one.
+
+    It waits for a drafter that is late, so that nearly every step judges a draft, and finds more
+    of it for its last row.
     """
 
-    window: int
-    block: int
+    def __init__(self, block: int) -> None:
+        super().__init__()
+        self._block = block
 
-    def decide(self, view: View) -> Decision:
-        """Full blocks, or what there is when nothing more comes."""
-        wanted = min(self.block, view.room)
-        if view.drafted >= wanted or not view.drafting or view.now > view.idle_since + 1.0:
-            return Send(min(view.drafted, wanted))
-        return Wait(view.idle_since + 1.0)
+    def allot(self, offers: Sequence[Offer]) -> list[Allotment]:
+        """Of a tree all; so much of a chain, once more than that is there or nothing follows."""
+        return [self._of(own) for own in offers]
 
-    def observe(self, outcome: FinishedRound) -> Ahead:
-        """Nothing is learned."""
-        return self
+    def _of(self, own: Offer) -> Allotment:
+        if own.tree:
+            return Allotment(own.tokens)
+        there = own.final or own.tokens > min(self._block, own.window - 1)
+        return Allotment(min(own.tokens, self._block), 0.0 if there else LONGEST_HOLD)
+
+    def window(self, _: object, most: int) -> int:
+        """Always ahead."""
+        return most
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """How the cluster drafts and paces.
 
-    `burst`: tokens that the drafter hands over in one message; `blocks`: most
-    blocks at the verifier at once; `pacing`: a policy of the orchestrator, or `Ahead`
-    in blocks of one burst; `angle`: how far the draft model is from the target;
+    `burst`: tokens that the drafter hands over in one level; `ahead`: drafts are of `window`
+    tokens, of which a step verifies one burst (`Ahead`), else a step waits for a whole draft, and
+    the drafter for the step; `angle`: how far the draft model is from the target;
     `vocab`: the size of their vocabulary;
     `target_table`, `draft_table`: whether forwards are looked up (`table_engine`).
     """
 
     window: int = 8
     burst: int = 4
-    blocks: int = 1
-    pacing: str = "eager"
+    ahead: bool = False
     angle: float = 0.3
     vocab: int = models.VOCAB
     target_table: bool = False
@@ -180,7 +184,9 @@ async def start_workers(services: Services, method: Callable[[Any], Any]) -> tup
     verifier = engine_of(target, tokenizer, table=services.target_table)
     draft = models.draft_model(services.angle, services.vocab)
     drafter = method(engine_of(draft, tokenizer, table=services.draft_table))
-    return await start_verifier_of(verifier), await start_drafter_of(drafter, services.burst)
+    pacing = Ahead(services.burst) if services.ahead else None
+    started = await start_verifier_of(verifier, pacing)
+    return started, await start_drafter_of(drafter, services.burst)
 
 
 def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
@@ -190,17 +196,20 @@ def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
     return NativeEngine.from_model(model, tokenizer, ModelSpec("tiny", threads=1))
 
 
-async def start_verifier_of(engine: Any) -> Worker:
+async def start_verifier_of(engine: Any, pacing: DraftBudget | None = None) -> Worker:
     """A verifier around an engine."""
     return await start_worker(
-        lambda emit: VerifierCore(engine, emit=emit, worker_id="v1"), engine.bundle
+        lambda emit: RunningCore(
+            engine, emit=emit, worker_id="v1", pacing=pacing, absorb=emit.absorb
+        ),
+        engine.bundle,
     )
 
 
 async def start_drafter_of(method: Any, burst: int) -> Worker:
     """A drafter whose one method, called `model`, answers in bursts."""
     drafters = {"model": Bursts(method, burst)}
-    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
+    return await start_worker(lambda emit: HypothesisCore(drafters, emit=emit, worker_id="d1"))
 
 
 async def sample(
@@ -219,27 +228,19 @@ async def sample(
     verifier, drafter = await start_workers(services, method)
     options = {
         "patience": LinkLimits(silence=60.0, engine_stall=120.0),
-        "limits": Limits(max_in_flight=services.blocks, deadline=3600.0),
+        "limits": Limits(deadline=3600.0),
         "num_speculative_tokens": services.window,
-        "pacing": services.pacing,
+        "pacing": "eager" if services.ahead else "fixed",
         "fallback": False,
     }
-    with _pacing(services):
-        async with cluster([verifier], [drafter], **options) as running:
-            done = await asyncio.gather(
-                *(
-                    _texts(running, case, services.vocab, tokens, length, seed + 10_000 * at)
-                    for at, case in enumerate(cases)
-                )
+    async with cluster([verifier], [drafter], **options) as running:
+        done = await asyncio.gather(
+            *(
+                _texts(running, case, services.vocab, tokens, length, seed + 10_000 * at)
+                for at, case in enumerate(cases)
             )
+        )
     return [_gathered(case, services.vocab, runs) for case, runs in zip(cases, done, strict=True)]
-
-
-def _pacing(services: Services) -> AbstractContextManager[Any]:
-    if services.pacing != "ahead":
-        return nullcontext()
-    policy = Ahead(services.window, services.burst)
-    return patch.object(beginnings, "make_policy", lambda *_, **__: policy)
 
 
 async def _texts(
@@ -283,9 +284,9 @@ def _gathered(case: Case, vocab: int, runs: Sequence[tuple[Text, Generation]]) -
 BOTH_PACES = pytest.mark.parametrize(
     "services",
     [
-        Services(window=5, burst=5, pacing="fixed", angle=0.2),
-        Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2),
+        Services(window=5, burst=5, angle=0.2),
+        Services(window=8, burst=3, ahead=True, angle=0.2),
     ],
-    ids=["block by block", "chained"],
+    ids=["in turns", "ahead"],
 )
 """For a method whose drafts are to keep the law in either."""

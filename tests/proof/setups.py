@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
 
+import numpy as np
 import pytest
 
-from orchestrator.core.events import Event
-from orchestrator.core.pacing import FinishedRound, Send, View
 from orchestrator.steering.config import Limits, SessionConfig
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
-from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
-from tests.proof.worlds import World
-
-Rule = Callable[[Text, DraftTree, VerifyMode], Sequence[Fate]]
+from tests.proof.laws import LawOf, Text, bad_row, drafted, row
+from tests.proof.stepping import Doing, Outcome, Stepping
+from tests.rules.worlds import Drafter, drafts
 
 STANDARD, BLOCK, COUPLED = VerifyMode.STANDARD, VerifyMode.BLOCK, VerifyMode.COUPLED
 MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 
-# Whose turn it is: a worker's, or that of the wire into or out of one.
+# Whose turn it is. A worker's: `d` draws, `send` sends, `v` begins a step or ends it; that of
+# the wire into or out of one, for one message or (`*`) for all; of the orchestrator's, to take
+# steps that were joined; of the store.
 SCHEDULES = {
-    "ahead": "place place >d d> d d> d d> >v v> d d> store",
-    "slow verifier": "place place >d d> d d> >v d d> d d> v> store",
-    "chained": "place place >d d> d d> >v v> d d> d d> d d> >d store",
-    "late drafts": "place place >v v> >d d> d >v v> d> store",
-    "mortal": "place place >d d> d v? d> d >v d? v> d> store",
+    "in turns": "place place >d* d send d>* >v* v v v>* take store",
+    "ahead": "place place >d* d send d>* >v* v d send d>* >v* v v>* take store",
+    "slow verifier": "place place >d* d send d>* d send d>* >v* v d send d>* >v* v v> take store",
+    "chained": "place place >d d d send d>* >v* v v d send d>* >v* v v v>* take store",
+    "late drafts": "place place >v* v >d* d d send d>* >v v v>* take store",
+    "replaced": "place place >d* d send d>* d? place >d* d send d>* >v* v v v>* take store",
+    "mortal": "place place >d* d send d>* d? >v* v d v? send d>* >v v d? v>* take v? store",
 }
+
+
+class Policy(Protocol):
+    """How much of what a mailbox holds a step verifies."""
+
+    def __call__(self, held: int, *, whole: bool) -> int | None:
+        """A size; None: the session waits for more. `whole`: nothing more comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restless:
-    """Sends at once whatever there is, and decodes plainly where there is nothing."""
+    """Verifies at once whatever there is, and decodes plainly where there is nothing."""
 
-    window: int
-
-    def decide(self, view: View) -> Send:
+    def __call__(self, held: int, *, whole: bool) -> int:
         """Never wait."""
-        return Send(min(view.drafted, view.room))
+        return held
 
-    def observe(self, outcome: FinishedRound) -> Restless:
-        """Learn nothing."""
-        return self
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Waits for a whole draft."""
+
+    size: int
+
+    def __call__(self, held: int, *, whole: bool) -> int | None:
+        """Full drafts, or what there is when nothing more comes."""
+        return held if whole or held >= self.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sparing:
+    """Verifies all but the last token, for which the last row is there when the step ends."""
+
+    def __call__(self, held: int, *, whole: bool) -> int:
+        """One less."""
+        return max(0, held - 1)
 
 
 def sampled(text: Text, token: int) -> DraftTree:
@@ -56,37 +81,58 @@ def unusable_after_two(text: Text, token: int) -> DraftTree:
     return DraftTree((token,), None, (bad_row(drafted(text)),), Proposal.SAMPLED)
 
 
+def trees_of(
+    shape: Text, *, without_replacement: bool
+) -> Callable[[Text, int], Sequence[tuple[float, DraftTree]]]:
+    """Every tree of one shape behind a text, with its probability."""
+    own = Drafter(
+        lambda text: np.array(drafted(text)),
+        lambda text: row(drafted(text)),
+        without_replacement=without_replacement,
+    )
+
+    @cache
+    def every(text: Text, _room: int) -> list[tuple[float, DraftTree]]:
+        return [(draft.weight, draft.tree) for draft in drafts(own, text, shape)]
+
+    return every
+
+
 @dataclass(frozen=True)
 class Habits:
-    """How the workers behave: the rule of the verifier, and what the drafter sends.
+    """How the workers behave: what a verifier's step comes to, and what the drafter sends.
 
-    `law` is what the drafter draws from after a text, and `tree` what it sends with the
-    token drawn. A token that it `ends` with is its last until a verdict; one that it
-    `holds` leaves together with the next. `deliver` stands between the workers and the
-    machine. `target`: the law that the text is to have.
+    `law` is what the drafter draws from after a text, and `tree` what it keeps with the
+    token drawn. A token that it `ends` with is its last until it hears of a step; one that it
+    `holds` leaves together with the next. `trees`: every draft by itself that may be drawn behind a
+    text, in place of tokens one by one. `judged` stands in for a step, as a wrong verifier does.
     """
 
-    rule: Rule
+    stepping: Stepping
     law: LawOf = drafted
     tree: Callable[[Text, int], DraftTree] = sampled
     ends: Callable[[int], bool] = lambda token: False
     holds: Callable[[int], bool] = lambda token: False
-    deliver: Callable[[World, Event], tuple[World, Event]] = lambda world, event: (world, event)
-    target: LawOf = target
+    trees: Callable[[Text, int], Sequence[tuple[float, DraftTree]]] | None = None
+    judged: Callable[[Stepping, Text, Doing], Iterable[Outcome]] = Stepping.outcomes
+    promised: LawOf | None = None
+
+    @property
+    def target(self) -> LawOf:
+        """The law that the text is to have: `promised`, or that of the steps."""
+        return self.promised or self.stepping.law
+
+
+def real(mode: VerifyMode, *, max_tokens: int = 3, stops: Text = ()) -> Stepping:
+    """Steps on the small laws."""
+    return Stepping(mode, ResolvedSampling(max_tokens=max_tokens, stop_token_ids=stops))
 
 
 def session(
-    mode: VerifyMode,
-    *,
-    window: int = 2,
-    max_tokens: int = 3,
-    stops: Text = (),
-    seed: int = 1,
-    max_in_flight: int = 1,
-    plain_ahead: bool = False,
+    stepping: Stepping, *, window: int = 2, num_candidates: int = 1, synchronous: bool = False
 ) -> SessionConfig:
-    """A session on the small laws; its workers may fail as often as a test wants."""
-    limits = Limits(max_in_flight=max_in_flight, worker_attempts=1000, drafter_backoff=0.0)
-    sampling = ResolvedSampling(max_tokens=max_tokens, stop_token_ids=stops)
-    more = {"window": window, "plain_ahead": plain_ahead, "limits": limits}
-    return SessionConfig("s", (0,), mode, sampling, seed, method="model", **more)
+    """A session whose workers may fail as often as a test wants."""
+    limits = Limits(worker_attempts=1000, drafter_backoff=0.0)
+    own = ("s", stepping.prompt, stepping.mode, stepping.sampling, stepping.seed)
+    more = {"window": window, "num_candidates": num_candidates, "synchronous": synchronous}
+    return SessionConfig(*own, method="model", limits=limits, **more)

@@ -17,9 +17,9 @@ from services.engine.marker import FreeText, Marker
 from services.engine.noise import exponentials
 from services.engine.structure import Matcher
 from services.verifier import judging
-from services.verifier.batch import decide
+from services.verifier.running.deciding import decide_turns
 from tests.proof import formed_rounds as kit
-from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws
+from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter
 from tests.proof.setups import MODES, STANDARD
 from tests.rules.worlds import chain, sparse
 
@@ -31,10 +31,7 @@ WIDE = ("regex", "behind tokens")
 FORMS = pytest.mark.parametrize("form", LANGUAGES)
 
 
-@pytest.fixture(autouse=True)
-def in_float64():
-    with exact_laws():
-        yield
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 
 def distance(form, shape, mode=STANDARD, *, knows=True, sizes=(), reopened=False, **sampling):
@@ -166,33 +163,32 @@ def random_draft(rng, laws, text):
 
 
 def round_of(world, lives, rng, laws):
-    """Every session's next block: chained to the one before, or not; sometimes somewhere else."""
-    tasks = []
-    for at, life in enumerate(lives):
+    """Every session's next step, with all or some of a draft, new or left; some somewhere else."""
+    turns = []
+    for at, session in enumerate(lives):
         if rng.random() < 0.2:
-            opening, output = life.session.opening, kit.output_of(life.session)
-            life = kit.Life(1.0, kit.opened(world, opening.mode, output, opening.seed))
-        text, retained = kit.output_of(life.session), life.session.retained is not None
-        draft = random_draft(rng, laws, text)
-        bonus = not draft.is_chain or rng.random() < 0.5
-        task = kit.offered(life, draft, chained=retained, bonus=bonus)
-        tasks.append((at, life, kit.forwarded(world, life.session, task)))
-    decisions = decide([block for _, _, block in tasks])
-    for (at, life, block), decision in zip(tasks, decisions, strict=True):
-        lives[at] = kit.Life(1.0, kit.concluded(block, decision), life.rounds + 1)
+            opening = session.opening
+            session = kit.opened(world, opening.mode, kit.output_of(session), opening.seed)
+        if not len(session.mailbox) or rng.random() < 0.5:
+            kit.offered(session, random_draft(rng, laws, kit.output_of(session)))
+        size = rng.randrange(len(session.mailbox) + 1)
+        turns.append((at, kit.forwarded(world, session, size)))
+    decisions = decide_turns([turn for _, turn in turns])
+    for (at, turn), decision in zip(turns, decisions, strict=True):
+        lives[at] = kit.concluded(turn, decision)
     return sum(len(decision.path) for decision in decisions)
 
 
 def outputs_in_rounds(world, mode, seeds, *, knows):
     """What each seed gives, and how many drafted tokens were accepted on the way."""
     rng, laws = random.Random(7), Laws(world, world.raw.draft, knows=knows)
-    lives, accepted = [kit.Life(1.0, kit.opened(world, mode, seed=seed)) for seed in seeds], 0
-    while going := [i for i in seeds if not world.ended(kit.output_of(lives[i].session))]:
+    lives, accepted = [kit.opened(world, mode, seed=seed) for seed in seeds], 0
+    while going := [i for i in seeds if not world.ended(kit.output_of(lives[i]))]:
         turn = [lives[i] for i in going]
         accepted += round_of(world, turn, rng, laws)
         for i, life in zip(going, turn, strict=True):
             lives[i] = life
-    outputs = [kit.output_of(life.session) for life in lives]
+    outputs = [kit.output_of(own) for own in lives]
     return [text[: world.ended(text)] for text in outputs], accepted
 
 

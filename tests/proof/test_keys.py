@@ -1,24 +1,22 @@
 """No random number decides twice, in the whole life of a session.
 
-Every key passes through `noise.derive_key`; here it is listened to while the real
-machine and the real cores live through deaths, broken links, doubled messages and
-takeovers.
+Every key passes through `noise.derive_key`; here it is listened to while the real machine, hub and
+cores live through deaths, broken links, messages in the middle of a step, and takeovers.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 
-from orchestrator.core import rounds
-from orchestrator.core.turn import Turn
+from services.contract.frames import DraftName, draft_key
+from services.drafter.hypotheses import session as hypotheses
 from services.drafter.methods.model.candidates import Place
 from services.engine import noise
 from services.engine.noise import Stream
-from services.verifier import judging
+from services.verifier.running.turns import Turn
 from tests.proof.joined import Joined
 from tests.proof.setups import BLOCK, COUPLED, MODES
 
@@ -60,11 +58,12 @@ def test_no_key_is_drawn_twice(monkeypatch, mode, candidates):
     streams = Counter(stream for _, stream, _ in keys)
     assert streams.keys() == {Stream.DRAFT, Stream.ACCEPT, Stream.RESIDUAL, Stream.BONUS}
     assert min(streams.values()) > 10
-    assert min(seen[name] for name in ("death", "broken link", "takeover", "fenced", "twice")) > 2
+    assert min(seen[name] for name in MISFORTUNES) > 2
     assert min(seen[name] for name in KINDS[candidates]) > 20
 
 
-KINDS = {1: ("chained", "without bonus"), 3: ("tree",)}
+MISFORTUNES = ("death", "broken link", "takeover", "fenced", "twice", "during a step")
+KINDS = {1: ("late", "joined"), 3: ("tree", "joined")}
 
 
 @pytest.mark.parametrize("candidates", [1, 3], ids=["chains", "trees"])
@@ -78,11 +77,11 @@ def test_shared_noise_chooses_one_token_at_a_place_however_often_it_is_derived(
         assert max(keys.values()) > 1
         assert {counters for _, _, counters in keys} >= {(at,) for at in range(len(joined.stored))}
         most = joined.config.sampling.max_tokens
-        for verdict in joined.said:
+        for row in joined.said:
             # What goes on beyond the length limit is never stored.
-            tokens = list(verdict.token_ids)[: most - verdict.base_len]
-            end = verdict.base_len + len(tokens)
-            assert tokens == joined.stored[verdict.base_len : end]
+            tokens = list(row.tokens)[: most - row.position]
+            end = row.position + len(tokens)
+            assert tokens == joined.stored[row.position : end]
 
 
 # --- keys that are wrong, which the audit must tell ---------------------------------
@@ -99,30 +98,21 @@ def drawn_without(missing):
     return draw
 
 
-def accepted_by_position(block):
-    """A verifier whose numbers belong to a place in the text, not to a round."""
+def accepted_by_position(turn, stream, node, candidate):
+    """A verifier whose numbers belong to a place in the text, not to a step."""
+    return noise.uniform(turn.session.opening.seed, stream, turn.base_len + node, candidate)
 
-    def number(stream, node, candidate):
-        position = block.task.base_len + node
-        return noise.uniform(block.session.opening.seed, stream, position, candidate)
+
+def accepted_without(*missing):
+    """A verifier that leaves counters out: 0 the term, 1 the opening, 2 the step, 3 the row."""
+
+    def number(turn, stream, node, candidate):
+        opening = turn.session.opening
+        counters = [opening.term, opening.opening, turn.step, node, candidate]
+        kept = [own for place, own in enumerate(counters) if place not in missing]
+        return noise.uniform(opening.seed, stream, *kept)
 
     return number
-
-
-def accepted_without(missing):
-    """A verifier that leaves one counter out: 2 the round, 3 the row."""
-
-    def uniforms(block):
-        opening, command = block.session.opening, block.task.block.command
-
-        def number(stream, node, candidate):
-            counters = [opening.term, command.epoch, command.round, node, candidate]
-            del counters[missing]
-            return noise.uniform(opening.seed, stream, *counters)
-
-        return number
-
-    return uniforms
 
 
 @pytest.mark.parametrize(
@@ -136,28 +126,31 @@ def test_draft_keys_without_one_of_their_counters_are_seen(monkeypatch, name, mi
 
 
 @pytest.mark.parametrize(
-    ("name", "uniforms"),
+    ("name", "number"),
     [
         ("keyed by position", accepted_by_position),
-        ("without the round", accepted_without(2)),
+        ("without the term", accepted_without(0)),
+        ("without the opening", accepted_without(1)),
+        ("without the step", accepted_without(2)),
         ("without the row", accepted_without(3)),
     ],
 )
-def test_verification_keys_that_come_again_are_seen(monkeypatch, name, uniforms):
-    monkeypatch.setattr(judging.Judged, "number", lambda own, *draw: uniforms(own)(*draw))
-    keys, _ = lives(monkeypatch, BLOCK)
-    assert Stream.ACCEPT in repeated(keys), name
+def test_verification_keys_that_come_again_are_seen(monkeypatch, name, number):
+    monkeypatch.setattr(Turn, "number", number)
+    keys, _ = lives(monkeypatch, BLOCK, seeds=range(8))
+    assert repeated(keys) & {Stream.ACCEPT, Stream.BONUS}, name
 
 
-def test_terms_that_share_their_epochs_are_seen(monkeypatch):
-    monkeypatch.setattr(rounds, "EPOCHS_PER_TERM", 0)
+# That of the number is in tests/services/test_hypothesis_law.py.
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda term, name: draft_key(1, name),
+        lambda term, name: draft_key(term, DraftName(1, name.number)),
+    ],
+    ids=["the term", "the opening"],
+)
+def test_drafts_of_which_a_part_of_the_name_is_no_key_are_seen(monkeypatch, key):
+    monkeypatch.setattr(hypotheses, "draft_key", key)
     keys, _ = lives(monkeypatch, BLOCK, seeds=range(8))
     assert repeated(keys) == {Stream.DRAFT}
-
-
-def test_a_machine_that_voids_the_tail_without_a_new_epoch_is_seen(monkeypatch):
-    monkeypatch.setattr(Turn, "bump_epoch", lambda turn: turn.set(tail=(), resync=False))
-    with listening(monkeypatch) as keys, contextlib.suppress(AssertionError):
-        for seed in range(6):
-            Joined(seed, BLOCK).run()
-    assert Stream.DRAFT in repeated(keys)

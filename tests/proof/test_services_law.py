@@ -79,8 +79,8 @@ LIMITED_TREES = [
     Case("standard tree words", "standard", {"temperature": 1.3, **WORDS}, {"num_candidates": 3}),
     Case("coupled tree both", "coupled", {**FEW, **WORDS}, {"num_candidates": 3}),
 ]
-TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
-IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
+TOGETHER = Services(window=5, burst=5, angle=0.2)
+IN_FLIGHT = Services(window=8, burst=3, ahead=True, angle=0.2)
 EACH = 6_250
 """Tokens of a case. Most mistakes of `test_wrong_services` stand out by 3 000 to 8 000."""
 LENGTH = 250

@@ -1,4 +1,4 @@
-"""The round machine with the real rules: the law of the whole text is the target's own.
+"""The machine, the mailbox and the real rules: the law of the whole text is the target's own.
 
 Enumerated (tests.proof.machine) with three tokens, a law for each context, and all
 draws of both workers; first the rules alone, held against a reading of the papers.
@@ -11,15 +11,37 @@ from itertools import chain, product
 import numpy as np
 import pytest
 
-from orchestrator.core.events import VerdictArrived
-from orchestrator.core.pacing import Eager, Fixed
-from services.contract.types import DraftTree, Proposal, Verify
+from orchestrator.steering import credit
+from services.contract.types import DraftTree, Proposal
 from tests.proof.laws import VOCAB, by_hand, drafted
 from tests.proof.machine import cluster, error
 from tests.proof.real_rules import judged
-from tests.proof.setups import BLOCK, MODES, Habits, Restless, sampled, unusable_after_two
+from tests.proof.setups import (
+    BLOCK,
+    MODES,
+    STANDARD,
+    Fixed,
+    Habits,
+    Restless,
+    Sparing,
+    real,
+    sampled,
+    trees_of,
+    unusable_after_two,
+)
 
-REAL, EXACT = Habits(judged), 1e-12
+EXACT = 1e-12
+POLICIES = pytest.mark.parametrize(
+    "policy", [Restless(), Fixed(3), Sparing()], ids=["restless", "fixed", "sparing"]
+)
+SHAPES = {
+    "siblings": (-1, -1, -1),
+    "a comb": (-1, -1, 0),
+    "two branches": (-1, 0, -1, 2),
+    "two levels": (-1, -1, 0, 0),
+}
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 
 def small_blocks():
@@ -56,51 +78,66 @@ def test_the_real_rules_do_what_the_papers_say_worked_out_by_hand(mode, row_of):
 
 
 @MODES
-@pytest.mark.parametrize("max_in_flight", [1, 2])
-@pytest.mark.parametrize("policy", [Restless(3), Fixed(3)], ids=["restless", "fixed"])
-@pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained"])
-def test_the_text_has_the_targets_law(mode, schedule, policy, max_in_flight):
-    worlds = cluster(mode, REAL, schedule, policy, max_in_flight, max_tokens=4, window=3)
-    assert error(worlds) < EXACT
+@POLICIES
+@pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained", "late drafts"])
+def test_the_text_has_the_targets_law(mode, schedule, policy):
+    habits = Habits(real(mode, max_tokens=4))
+    assert error(cluster(habits, schedule, policy, window=3)) < EXACT
 
 
 @MODES
-@pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained", "late drafts"])
-def test_a_block_that_goes_with_the_opening_leaves_the_law_as_it_is(mode, schedule):
-    more = {"max_tokens": 4, "window": 3, "plain_ahead": True}
-    worlds = cluster(mode, REAL, schedule, Restless(3), 2, **more)
+@pytest.mark.parametrize("schedule", ["ahead", "late drafts"])
+def test_credit_that_is_used_up_leaves_the_law_as_it_is(mode, schedule, monkeypatch):
+    monkeypatch.setattr(credit, "LEAST", 1)
+    monkeypatch.setattr(credit, "MOST", 1)
+    worlds = cluster(Habits(real(mode, max_tokens=4)), schedule, Restless(), window=3)
+    stood = sum(
+        own is not None and 0 < own.limit <= len(own.text) < 4
+        for _, reached in worlds.sweep()
+        for own in (world.verifier for world in reached)
+    )
+    assert stood
     assert error(worlds) < EXACT
 
 
-def test_the_schedules_bring_plain_whole_and_chained_blocks_with_and_without_bonus():
-    sent, discarded = set(), 0
-    for policy in (Fixed(3), Restless(3)):
-        worlds = cluster(BLOCK, REAL, "chained", policy, max_tokens=4, window=3)
+def test_the_schedules_bring_plain_steps_and_drafts_that_come_whole_in_parts_and_late():
+    seen = set()
+    for schedule, policy in product(("ahead", "chained"), (Fixed(3), Restless(), Sparing())):
+        worlds = cluster(Habits(real(BLOCK, max_tokens=4)), schedule, policy, window=3)
         for world in chain.from_iterable(reached for _, reached in worlds.sweep()):
-            blocks = [block for block in world.on(">v") if isinstance(block, Verify)]
-            sent |= {(len(own.tree), own.extends_round > 0, own.want_bonus) for own in blocks}
-            heard = [event for event in world.on("v>") if isinstance(event, VerdictArrived)]
-            discarded += any(event.verdict.discarded for event in heard)
-    plain, whole = (0, False, True), (3, False, True)
-    assert sent >= {plain, whole, (1, False, False), (1, True, False), (1, True, True)}
-    assert discarded
+            own = world.verifier
+            if own is not None and own.doing is not None:
+                seen.add((own.doing.size, bool(own.doing.came)))
+    assert {size for size, _ in seen} == {0, 1, 2, 3}
+    assert {came for _, came in seen} == {False, True}
 
 
 @MODES
 def test_a_stop_token_ends_the_text_where_the_target_would_end_it(mode):
-    assert error(cluster(mode, REAL, "chained", stops=(0,), max_tokens=4, window=3)) < EXACT
+    habits = Habits(real(mode, max_tokens=4, stops=(0,)))
+    assert error(cluster(habits, "chained", window=3)) < EXACT
 
 
 @MODES
 @pytest.mark.parametrize(
-    "policy", [Restless(2), Eager(2), Fixed(2)], ids=lambda p: type(p).__name__
+    "policy", [Restless(), Fixed(2), Sparing()], ids=["restless", "fixed", "sparing"]
 )
 def test_a_drafter_may_end_its_draft_with_a_token_for_that_tokens_sake(mode, policy):
-    habits = Habits(judged, ends=lambda token: token == 0)
-    assert error(cluster(mode, habits, "chained", policy)) < EXACT
+    habits = Habits(real(mode), ends=lambda token: token == 0)
+    assert error(cluster(habits, "chained", policy)) < EXACT
 
 
 @MODES
 def test_a_row_of_q_that_is_no_law_costs_its_own_token_alone(mode):
-    habits = Habits(judged, tree=unusable_after_two)
-    assert error(cluster(mode, habits, max_tokens=4, window=3)) < EXACT
+    habits = Habits(real(mode, max_tokens=4), tree=unusable_after_two)
+    assert error(cluster(habits, window=3)) < EXACT
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["with", "without replacement"])
+@pytest.mark.parametrize("policy", [Restless(), Sparing()], ids=["whole", "cut"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("schedule", ["ahead", "late drafts"])
+def test_trees_leave_the_law_as_it_is(schedule, shape, policy, without):
+    """Also those that lose nodes, go down to what was said meanwhile, and come late."""
+    habits = Habits(real(STANDARD), trees=trees_of(SHAPES[shape], without_replacement=without))
+    assert error(cluster(habits, schedule, policy, num_candidates=3)) < EXACT

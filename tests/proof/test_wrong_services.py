@@ -24,14 +24,15 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
 from services.engine.noise import Stream, uniform
 from services.engine.sampling import by_row, log_law
-from services.verifier import judging
 from services.verifier.rules import block, chains, rows
+from services.verifier.running import deciding
+from services.verifier.running.turns import Turn
 from tests.integration.cluster import cluster
 from tests.models import tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Services, engine_of, sample, start_verifier_of
 
-SMALL = Services(window=3, burst=3, pacing="fixed", angle=0.4, vocab=4, target_table=True)
+SMALL = Services(window=3, burst=3, angle=0.4, vocab=4, target_table=True)
 BLOCK = Case("block", "block")
 STANDARD = Case("standard", "standard")
 LENGTH = 400
@@ -86,13 +87,13 @@ async def test_a_residual_without_the_reach_is_caught(monkeypatch):
 
 
 async def test_a_residual_drawn_with_the_number_that_rejected_is_caught(monkeypatch):
-    def reused(judged, stream, node, candidate):
-        opening, command = judged.session.opening, judged.task.block.command
+    def reused(turn, stream, node, candidate):
+        opening = turn.session.opening
         stream = Stream.ACCEPT if stream is Stream.RESIDUAL else stream
-        counters = (opening.term, command.epoch, command.round, node, candidate)
+        counters = (opening.term, opening.opening, turn.step, node, candidate)
         return uniform(opening.seed, stream, *counters)
 
-    monkeypatch.setattr(judging.Judged, "number", reused)
+    monkeypatch.setattr(Turn, "number", reused)
     assert await p_value(STANDARD, 4_000) < ALARM
 
 
@@ -183,30 +184,28 @@ async def test_rows_that_are_bad_for_what_came_before_them_keep_the_law(case):
     assert await p_value(case, 6_000, method=SpoilsRows) > ALARM
 
 
-# --- of the pipeline --------------------------------------------------------------
+# --- of the last row --------------------------------------------------------------
 
 
-def a_bonus_instead_of_the_residual(rightly):
-    """Drawn when the block before was accepted whole; its tail survived, and now fails."""
-
-    def decided(judged, outcome):
-        chained = judged.task.block.command.extends_round > 0
-        if chained and not outcome.path and not outcome.all_accepted:
-            root = log_law(judged.logits[:1], judging.row_contexts(judged)[:1])
-            outcome = replace(outcome, law=root[0].double().exp())
-        return rightly(judged, outcome)
-
-    return decided
-
-
-CHAINED = replace(SMALL, burst=1, blocks=2, pacing="ahead")
+AHEAD = replace(SMALL, window=6, burst=2, ahead=True)
 
 
 @pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
 async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(case, monkeypatch):
-    wrong = a_bonus_instead_of_the_residual(judging._rejection)
-    monkeypatch.setattr(judging, "_rejection", wrong)
-    assert await p_value(case, 8_000, CHAINED) < ALARM
+    """The target's own token is drawn, too, where a draft token of the last row is rejected."""
+    rightly = deciding._draw
+
+    def own(lasts):
+        return rightly(
+            {
+                i: (asked, replace(end, law=asked.log_p[end.final[1]].double().exp()))
+                for i, (asked, end) in lasts.items()
+            }
+        )
+
+    assert await p_value(case, 8_000, AHEAD) > ALARM
+    monkeypatch.setattr(deciding, "_draw", own)
+    assert await p_value(case, 8_000, AHEAD) < ALARM
 
 
 # --- of the noise -----------------------------------------------------------------

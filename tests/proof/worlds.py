@@ -1,58 +1,73 @@
 """A session and everything around it as one immutable value.
 
-What the workers do here is what the protocol asks of them, in the fewest words; the
-real ones have their own tests. Wires keep order and lose nothing but by a death.
+The machine, the drafter's session and the verifier's mailbox are the real ones; what hub and
+workers do beside is said in the fewest words, and they have their own tests. Wires keep order and
+lose nothing but by a death.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
-from orchestrator.core import events, rounds
-from orchestrator.core.drafts import slice_chain
-from orchestrator.core.state import State
-from services.contract.types import CommitDraft, Draft, DraftTree, OpenVerify, Role, Verdict, Verify
-from tests.proof.laws import Fate, Text
+from orchestrator.steering import events, machine
+from orchestrator.steering.ports import StepFacts, Taken
+from orchestrator.steering.state import State, new_session
+from services.contract.frames import DraftRow, StepRow
+from services.contract.types import Role
+from services.contract.worker_messages import StartDraft, StartVerify
+from services.drafter.hypotheses.session import HypothesisSession
+from services.verifier.running.mailbox import Mailbox
+from services.verifier.running.output import Output
+from tests.proof.laws import Text
+from tests.proof.stepping import PROMPT, Doing
+from tests.services.loop_law import Frozen, frozen, thawed
 
 WIRES = {name: index for index, name in enumerate(("place", ">v", "v>", ">d", "d>", "store"))}
+HANDLE = 1
+
+
+class Said(NamedTuple):
+    """What a worker said, on its way to the orchestrator."""
+
+    worker: str
+    what: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A verifier with the session: its text, and the last verdict it gave."""
+    """A verifier with the session, of which `doing` is the running step.
+
+    `drafted`: it knows of a drafter.
+    """
 
     name: str
+    opening: int = 0
     text: Text = ()
-    last: Verdict | None = None
+    limit: int = 0
+    box: Frozen = ()
+    doing: Doing | None = None
+    drafted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """A drafter with the session; `held` is what it drew and has not sent.
-
-    `ended`: it draws no more until it hears of a verdict.
-    """
+    """A drafter with the session, once it is open there."""
 
     name: str
-    epoch: int = 0
-    known: int = 0
-    window: int = 0
-    text: Text = ()
-    held: tuple[Draft, ...] = ()
-    ended: bool = False
+    session: Frozen = ()
 
 
 @dataclass(frozen=True)
 class World:
-    """Everything there is at one moment."""
+    """Everything there is at one moment. `joined`: steps that the session has not taken yet."""
 
     state: State
     verifier: Verifier | None = None
     drafter: Drafter | None = None
     wires: tuple[tuple[Any, ...], ...] = ((),) * len(WIRES)
+    joined: tuple[StepRow, ...] = ()
     stored: Text = ()
     emitted: Text = ()
     attached: int = 0
@@ -64,14 +79,10 @@ class World:
     @cached_property
     def _hash(self) -> int:
         # What tells worlds apart almost always; a State has too many fields to hash them all.
-        state, texts = self.state, (worker and worker.text for worker in self.workers)
-        counts = (state.epoch, state.next_round, self.attached, *map(len, self.wires))
-        return hash((state.committed, state.speculated, *texts, self.stored, *counts))
-
-    @property
-    def workers(self) -> tuple[Verifier | None, Drafter | None]:
-        """Both, as far as they are there."""
-        return self.verifier, self.drafter
+        state, own, other = self.state, self.verifier, self.drafter
+        text = own and (own.text, own.box, own.doing)
+        counts = (state.rounds, self.attached, *map(len, self.wires), len(self.joined))
+        return hash((state.committed, text, other and other.session, self.stored, *counts))
 
     def but(self, **changes: Any) -> World:
         """This world with some changes: `replace`, four times as fast."""
@@ -99,12 +110,12 @@ class World:
         return self.but(wires=(*self.wires[:at], messages, *self.wires[at + 1 :]))
 
 
-# --- the machine ------------------------------------------------------------------
+# --- the orchestrator -------------------------------------------------------------
 
 
 def feed(world: World, event: events.Event) -> World:
     """Let the machine hear an event, and do what it asks for."""
-    state, actions = rounds.step(world.state, event)
+    state, actions = machine.step(world.state, event)
     world = world.but(state=state)
     for action in actions:
         world = _perform(world, action)
@@ -115,12 +126,10 @@ def _perform(world: World, action: events.Action) -> World:
     match action:
         case events.NeedWorker(role):
             return world if role in world.on("place") else world.put("place", role)
-        case events.OpenOnWorker(_, message):
-            return world.put(">v" if isinstance(message, OpenVerify) else ">d", message)
-        case events.SendVerify(_, message):
-            return world.put(">v", message)
-        case events.SendToDrafter(_, message):
-            return world.put(">d", message)
+        case events.Start(role, _, message):
+            return world.put(">v" if role is Role.VERIFIER else ">d", message)
+        case events.Grant() | events.SetDraftedFor():
+            return world.put(">v", action)
         case events.Persist(commit):
             return world.put("store", commit)
         case events.Emit(commit):
@@ -130,14 +139,107 @@ def _perform(world: World, action: events.Action) -> World:
             return _without(world, role)
         case events.Finish():
             return world.but(finished=True)
-        case events.Suspend():
-            raise AssertionError("a session of these tests never waits for the client")
-    return world
+    raise AssertionError(f"{action} is not expected here")
 
 
 def _without(world: World, role: Role) -> World:
     gone: dict[str, Any] = {role.value: None}
     return world.rewired(">v" if role is Role.VERIFIER else ">d", ()).but(**gone)
+
+
+def take(world: World) -> World:
+    """The session takes the steps that were joined for it."""
+    rows, attached = world.joined, world.state.verifier
+    if not rows or attached is None:
+        return world.but(joined=())
+    taken = tuple([Taken(row, StepFacts(1)) for row in rows])
+    return feed(world.but(joined=()), events.StepsTaken(0.0, attached.worker, taken))
+
+
+def attach(world: World, role: Role, name: str) -> World:
+    """Placement gives a worker, to which the session is told with all that was received."""
+    worker: Any = Verifier(name) if role is Role.VERIFIER else Drafter(name)
+    world = take(world).but(attached=world.attached + 1, **{role.value: worker})
+    return feed(world, events.WorkerAttached(0.0, role, name))
+
+
+def heard(world: World, role: Role, said: Said) -> World:
+    """The hub hands drafts to the verifier and steps to the drafter; others are the session's."""
+    attached = world.state.verifier if role is Role.VERIFIER else world.state.drafter
+    if attached is None or attached.worker != said.worker:
+        return world
+    match said.what:
+        case DraftRow():
+            return world.put(">v", said.what) if world.state.verifier is not None else world
+        case StepRow() as row:
+            if row.opening != attached.opening:
+                return world
+            world = world.but(joined=(*world.joined, row))
+            return world.put(">d", row) if world.state.drafter is not None else world
+        case opening:
+            return feed(take(world), events.Started(0.0, role, said.worker, opening))
+
+
+# --- the workers ------------------------------------------------------------------
+
+
+def told_verifier(world: World, message: Any) -> World:
+    """What a verifier does with a message; what comes during a step is put in behind it."""
+    own = world.verifier
+    assert own is not None
+    match message:
+        case StartVerify():
+            box = frozen(Mailbox(message.first_drafts))
+            own = Verifier(own.name, message.opening, message.output, message.limit, box)
+            own = replace(own, drafted=message.drafted_for)
+            return world.but(verifier=own).put("v>", Said(own.name, message.opening))
+        case DraftRow() if own.doing is not None:
+            doing = own.doing._replace(came=(*own.doing.came, message))
+            return world.but(verifier=replace(own, doing=doing))
+        case DraftRow():
+            box = put(own.box, own.text, message)
+            return world.but(verifier=replace(own, box=box))
+        case events.SetDraftedFor(_, drafted):
+            return world.but(verifier=replace(own, drafted=drafted))
+        case events.Grant(limit):
+            return world.but(verifier=replace(own, limit=max(own.limit, limit)))
+    raise AssertionError(message)
+
+
+@cache
+def output_of(text: Text) -> Output:
+    """An output, of which nothing here makes another one."""
+    return Output([*PROMPT, *text], len(PROMPT))
+
+
+def put(box: Frozen, text: Text, draft: DraftRow) -> Frozen:
+    """A draft comes into a mailbox behind an output."""
+    mailbox: Mailbox = thawed(Mailbox, box)
+    mailbox.put(draft, output_of(text), 0.0)
+    return frozen(mailbox)
+
+
+def stepped(world: World, tokens: Text, box: Frozen) -> World:
+    """A step has brought these tokens: they are told of, whatever becomes of the verifier."""
+    own = world.verifier
+    assert own is not None
+    brought = StepRow(HANDLE, own.opening, len(own.text), tokens, len(tokens), tokens)
+    own = replace(own, text=own.text + tokens, box=box, doing=None)
+    return world.but(verifier=own).put("v>", Said(own.name, brought))
+
+
+def told_drafter(world: World, message: StartDraft | StepRow) -> World:
+    """What a drafter does with a message."""
+    own = world.drafter
+    assert own is not None
+    if isinstance(message, StartDraft):
+        own = Drafter(own.name, frozen(HypothesisSession(message)))
+        return world.but(drafter=own).put("d>", Said(own.name, message.opening))
+    if not own.session:
+        return world
+    session: HypothesisSession = thawed(HypothesisSession, own.session)
+    session.take(message.position, message.tokens)
+    return world.but(drafter=replace(own, session=frozen(session)))
 
 
 # --- deaths -----------------------------------------------------------------------
@@ -150,61 +252,14 @@ def kill(world: World, role: Role, *, late: bool = False) -> World:
         return world
     if not late:
         world = world.rewired("v>" if role is Role.VERIFIER else "d>", ())
+    # A session knows of everything that was received before it hears that a worker failed.
+    world = take(world)
     return feed(_without(world, role), events.WorkerLost(0.0, role, worker.name))
 
 
 def restart(world: World) -> World:
     """The orchestrator dies; another one resumes what is stored, in a new term."""
     session = replace(world.state.config, term=world.state.config.term + 1)
-    state = rounds.new_session(session, world.state.policy, world.stored)
+    state = new_session(session, HANDLE, world.stored)
     fresh = World(state, stored=world.stored, emitted=world.stored, attached=world.attached)
     return feed(fresh, events.Begin(0.0))
-
-
-# --- the workers ------------------------------------------------------------------
-
-
-def fitting(own: Verifier, block: Verify) -> tuple[int, DraftTree] | None:
-    """Where a block starts and what of it is left to verify; None if it does not fit."""
-    base, tree, last = block.base_len, block.tree, own.last
-    if block.extends_round:
-        if last is None or last.round != block.extends_round or not last.all_accepted:
-            return None
-        if len(last.token_ids) > last.accepted:
-            if tree.token_ids[:1] != last.token_ids[-1:]:
-                return None
-            base, tree = base + 1, slice_chain(tree, 1, len(tree))
-    return (base, tree) if base == len(own.text) else None
-
-
-def spell(block: Verify, base: int, tree: DraftTree, fate: Fate) -> Iterator[tuple[float, Verdict]]:
-    """The verdicts of one fate: over the tokens that may follow what it accepts."""
-    tokens = tree.token_ids[: fate.accepted]
-    own = (block.session, block.epoch, block.round, base, tokens)
-    verdict = Verdict(*own, fate.accepted, fate.all_accepted, draft_tokens=len(tree))
-    if fate.all_accepted and not block.want_bonus and tree.token_ids:
-        yield fate.weight, verdict
-        return
-    for token, mass in enumerate(fate.law):
-        if mass > 0:
-            yield fate.weight * mass, verdict._replace(token_ids=(*tokens, token))
-
-
-def answered(world: World, verdict: Verdict) -> World:
-    """The verifier keeps a verdict and sends it."""
-    own = world.verifier
-    assert own is not None
-    own = replace(own, text=own.text + verdict.token_ids, last=verdict)
-    return world.but(verifier=own).put("v>", events.VerdictArrived(0.0, own.name, verdict))
-
-
-def told(own: Drafter, commit: CommitDraft) -> Drafter:
-    """A drafter rolls back to the common prefix; a higher epoch voids its whole tail."""
-    if commit.epoch < own.epoch:
-        return own
-    end = commit.base_len + len(commit.token_ids)
-    assert commit.base_len <= own.known <= end, "a commit was lost on the way"
-    committed = own.text[: commit.base_len] + commit.token_ids
-    if commit.epoch == own.epoch and own.text[:end] == committed:
-        return replace(own, known=end, ended=False)
-    return Drafter(own.name, commit.epoch, end, own.window, committed)

@@ -668,13 +668,6 @@ def test_a_broken_forward_costs_one_session_its_place():
     assert table.output(1) == TEXT[:9]
 
 
-def test_a_prompt_that_fails_fails_its_session_alone():
-    table = Running(FakeEngine(explode=11))
-    events = table.run(start(1, prompt=(11, 1)), start(2, limit=1))
-    assert only(SessionGone, events).handle == 1
-    assert table.output(2) == TEXT[:1]
-
-
 def test_the_reservation_holds_whatever_a_session_may_ask_for():
     engine = FakeEngine(capacity=len(PROMPT) + 10 + 4, context=len(PROMPT) + 10)
     table = Running(engine)
