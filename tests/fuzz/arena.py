@@ -17,8 +17,6 @@ from typing import Any, Self, TypeVar
 from unittest.mock import patch
 
 import grpc
-from services.drafter.core import DrafterCore
-from services.verifier.core import VerifierCore
 
 from orchestrator.steering.config import Limits
 from services.drafter.hypotheses.core import HypothesisCore

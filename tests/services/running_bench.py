@@ -12,7 +12,7 @@ from services.contract.frames import (
     step_rows,
 )
 from services.contract.types import EMPTY_HASH, extend_hash
-from services.contract.worker_messages import SessionGone, SessionStarted, StartVerify, Waiting
+from services.contract.worker_messages import StartVerify
 from services.engine.sampling import RowContext, choose
 from services.scheduling.offers import Allotment
 from services.verifier.options import VerifierOptions
@@ -199,4 +199,3 @@ def of_kind(kind, events):
 def only(kind, events):
     [found] = of_kind(kind, events)
     return found
-
