@@ -11,7 +11,11 @@ from services.contract.frames import StepFrame, WaitReason
 from services.contract.types import FailureReason
 from services.contract.worker_messages import EndSession, SessionGone, SessionStarted
 from services.engine.structure import StructureError
+from services.runtime.host import WorkerHost
+from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
 from tests.fake_engine import FakeEngine
+from tests.services.fakes import Sink
 from tests.services.forms_kit import Anything, Compiler
 from tests.services.running_bench import (
     EXACT,
@@ -25,6 +29,7 @@ from tests.services.running_bench import (
     start,
     text_of,
 )
+from tests.waiting import until
 
 FORM = t.ResponseFormat(t.FormatKind.REGEX, ("a+",))
 
@@ -187,3 +192,22 @@ def test_what_a_form_refuses_afterwards_was_told_before_the_session_fails(compil
 def test_no_format_is_served_without_a_compiler():
     gone = only(SessionGone, Running().run(start(response_format=FORM)))
     assert gone.reason is FailureReason.UNSUPPORTED
+
+
+async def test_a_host_takes_a_turn_when_a_form_is_there(compiler):
+    """Nothing else would wake an idle core."""
+    sink, options = Sink(), VerifierOptions(structures=compiler)
+    host = WorkerHost(
+        lambda emit: RunningCore(FakeEngine(), emit=emit, worker_id="v", options=options)
+    )
+    host.start()
+    try:
+        link = host.open_link(sink)
+        await host.submit(link, [start(response_format=FORM, limit=0)])
+        await until(lambda: host.progress().sessions and not host.progress().queued_tokens)
+        assert not of_kind(SessionStarted, sink.events)
+        compiler.finish()
+        host.wake()
+        await until(lambda: of_kind(SessionStarted, sink.events))
+    finally:
+        await host.stop()

@@ -8,7 +8,7 @@ import torch
 from services.contract import states
 from services.contract.errors import StartError
 from services.contract.frames import StepFrame
-from services.contract.states import MOST_LAYERS
+from services.contract.states import MOST_LAYERS, Fate
 from services.contract.types import DraftTree, FailureReason
 from services.contract.worker_messages import (
     EndSession,
@@ -153,6 +153,15 @@ def test_a_session_that_is_opened_anew_tells_its_text_anew():
     listener.rows.clear()
     listener.step(start(state_layers=LAYERS, output=TEXT[:2], opening=2, limit=3))
     listener.check([*PROMPT, *TEXT[:3]])
+
+
+def test_what_is_told_is_counted():
+    counted = []
+    listener = Listener(on_states=lambda fate, size: counted.append((fate, size)))
+    listener.step(start(state_layers=LAYERS, limit=1))
+    listener.step(limit(2), draft(TEXT[1:3], TEXT[:1]))
+    assert {fate for fate, _ in counted} == {Fate.SENT}
+    assert sum(size for _, size in counted) == 2 * WIDTH * sum(listener.sizes)
 
 
 def said(table, *commands):
