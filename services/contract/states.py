@@ -11,17 +11,12 @@ States are best effort: whoever has no room for them drops them, and drafts get 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from services.contract.frames import StepFrame
 from services.contract.types import (
     STATES,
-    CommitDraft,
-    DraftStates,
-    States,
-    Verdict,
     WorkerDescription,
     states_capability,
 )
@@ -32,8 +27,6 @@ MOST_LAYERS = 16
 MESSAGE_BYTES = 1 << 20
 """The rows of one message, and a row, at most."""
 _NUMBER = 2
-
-M = TypeVar("M")
 
 
 class StateShape(NamedTuple):
@@ -110,25 +103,8 @@ def gives(verifier: WorkerDescription, shape: StateShape) -> bool:
     )
 
 
-_CARRIERS = (Verdict, CommitDraft, States, DraftStates, TextStates)
-
-
-def states_of(message: object) -> bytes:
-    """The states that a command or an event carries."""
-    if isinstance(message, _CARRIERS):
-        return message.states
-    return b""
-
-
 def state_bytes(message: object) -> int:
     """How many bytes of states a command or an event carries."""
     if isinstance(message, StepFrame):
         return sum(len(own.rows) for own in message.states)
-    return len(states_of(message))
-
-
-def without_states(message: M) -> M:
-    """The same without its states."""
-    if isinstance(message, StepFrame):
-        return replace(message, states=())
-    return message._replace(states=b"") if states_of(message) else message  # type: ignore
+    return len(message.states) if isinstance(message, TextStates) else 0

@@ -287,10 +287,6 @@ STATES = "states"
 """Capability of a verifier that can tell the states of its layers; see `states`."""
 
 
-HANDS_OVER = "hands_over"
-"""Capability of a drafter whose trees the verifier in its process can take by itself."""
-
-
 def sampled_capability(method: str) -> str:
     """The capability of a method that samples its drafts and sends their distributions."""
     return f"{method}:sampled"
@@ -422,7 +418,7 @@ class TokenizerBundle:
     eos_token: str = ""
 
 
-# --- Link messages: both roles -------------------------------------------------
+# --- Links -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,28 +468,15 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFailed:
-    """One session is closed on the worker, and only this one."""
-
-    session: str
-    reason: FailureReason
-    message: str = ""
-    epoch: int = 0
-
-
-# --- Drafter link --------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
 class OpenDraft:
-    """Open a session on a drafter, or anew with a higher epoch.
+    """What a drafting method is told of a session.
 
     `vocab_size`: token ids of the target, 0 = unknown; no others are proposed.
     `method`: one drafting method, or several joined by commas, in verification order.
     `phrase_scope`: sessions with the same one may share phrases of their outputs;
     with an empty one a session shares nothing.
     `synchronous`: drafting and verifying take turns.
-    `top_rows`: tokens in each row of target predictions in commits; see `top_rows`.
+    `top_rows`: tokens in each row of target predictions in steps; see `top_rows`.
     `fork_scope`: completions of one prompt have the same one, and read it once.
     """
 
@@ -522,169 +505,6 @@ class OpenDraft:
         return self.sampling.stop_token_ids if self.mode.exact_match else ()
 
 
-class CommitDraft(NamedTuple):
-    """The committed text is now output[:base_len] + token_ids.
-
-    `top_rows`: the target's predictions in the block that brought it; see `top_rows`.
-    `states`: for each token those of the token before it (see `states`), or none at all.
-    """
-
-    session: str
-    epoch: int
-    base_len: int
-    token_ids: tuple[int, ...]
-    top_rows: bytes = b""
-    states: bytes = b""
-
-
-class DraftStates(NamedTuple):
-    """The target's states at tokens of the text, which is prompt and output, from `position` on.
-
-    See `states`. Tokens may be left out: nobody sends what was lost.
-    """
-
-    session: str
-    epoch: int
-    position: int
-    states: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CloseDraft:
-    """Forget a session."""
-
-    session: str
-
-
-class Credit(NamedTuple):
-    """A new draft window; 0 = draft nothing until told."""
-
-    session: str
-    window: int
-
-
-@dataclass(frozen=True, slots=True)
-class DraftOpened:
-    """The drafter has the session and starts drafting."""
-
-    session: str
-    epoch: int
-
-
-class Draft(NamedTuple):
-    """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`.
-
-    `reach`: for each token, the chance that the target reaches it, falling; none = not known.
-    `sources`: for each token its `DraftSource`, a byte each; none = that of the method.
-    """
-
-    session: str
-    epoch: int
-    base_committed_len: int
-    first_position: int
-    prefix_hash: int
-    tree: DraftTree
-    final: bool = False
-    draft_ms: float = 0.0
-    reach: tuple[float, ...] = ()
-    sources: bytes = b""
-
-
-DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit | DraftStates
-DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
-
-
-# --- Verifier link -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpenVerify:
-    """Open a session on a verifier, or anew with a higher epoch.
-
-    `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
-    a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
-    of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
-    `score_from`: above 0, tokens of the prompt from there on are scored, and nothing else is done;
-    what is before them stays in K/V for others of `fork_scope` until CloseVerify.
-    `fork_scope`: the same among completions of one prompt, which share K/V while they are open,
-    and for no longer; empty = there are no others.
-    `priority`: whose turn it is among waiting sessions of one `cache_scope`; see `turns`.
-    """
-
-    session: str
-    term: int
-    epoch: int
-    prompt: tuple[int, ...]
-    committed: tuple[int, ...]
-    mode: VerifyMode
-    sampling: ResolvedSampling
-    seed: int
-    window: int
-    traceparent: str = ""
-    cache_scope: str = ""
-    top_rows: int = 0
-    state_layers: tuple[int, ...] = ()
-    score_from: int = 0
-    fork_scope: str = ""
-    priority: int = 0
-
-
-class Allowance(NamedTuple):
-    """How much a block may take of the tree from a drafter in the verifier's process.
-
-    `prices`: the total cost of 1, 2, ... nodes of a tree, in tokens; `factors`: the correction
-    factors of the drafter's chances, by range. The block takes the number of nodes with the
-    greatest gain (`handover.worth_most`).
-    """
-
-    prices: tuple[float, ...]
-    factors: tuple[float, ...]
-
-
-class TakenDraft(NamedTuple):
-    """What such a block took: a tree, its nodes' chances and sources, the drafter's time (ms)."""
-
-    tree: DraftTree = DraftTree()
-    reach: tuple[float, ...] = ()
-    sources: bytes = b""
-    draft_ms: float = 0.0
-
-
-class Verify(NamedTuple):
-    """One block to verify; `extends_round` 0 = it follows committed text.
-
-    With an `allowance` it has no tree of its own: it follows the round that it extends, whatever
-    its verdict, with the tree drafted in the verifier's process by then.
-    """
-
-    session: str
-    epoch: int
-    round: int
-    base_len: int
-    tree: DraftTree = DraftTree()
-    extends_round: int = 0
-    want_bonus: bool = True
-    traceparent: str = ""
-    allowance: Allowance | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CloseVerify:
-    """Forget a session."""
-
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyOpened:
-    """The verifier has prefilled the session."""
-
-    session: str
-    epoch: int
-    cached_tokens: int = 0
-    prefill_ms: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class LogprobRow:
     """Natural logarithms of the target's raw distribution at one token."""
@@ -692,63 +512,3 @@ class LogprobRow:
     logprob: float
     top_token_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
-
-
-class Verdict(NamedTuple):
-    """The outcome of one block: `token_ids` follow output[:base_len].
-
-    The first `accepted` of them were drafted. A token beyond is a bonus when
-    `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
-    draft's, accepted or not, packed (`top_rows`); empty unless asked for. `taken`: the tree that
-    a block with an allowance took; None: it had no allowance. `states`: for each of `token_ids`
-    those of the token before it (see `states`), or none at all. `near_ties`: how many of
-    `token_ids` were chosen, greedily or coupled, by so little that rounding could turn them.
-    """
-
-    session: str
-    epoch: int
-    round: int
-    base_len: int
-    token_ids: tuple[int, ...] = ()
-    accepted: int = 0
-    all_accepted: bool = False
-    discarded: bool = False
-    accepted_nodes: tuple[int, ...] = ()
-    logprobs: tuple[LogprobRow, ...] = ()
-    queue_ms: float = 0.0
-    verify_ms: float = 0.0
-    batch_size: int = 1
-    # Tokens of all sessions in the step; 0 = not told.
-    batch_rows: int = 0
-    mode: VerifyMode = VerifyMode.GREEDY
-    bad_q_rows: int = 0
-    draft_tokens: int = 0
-    top_rows: bytes = b""
-    taken: TakenDraft | None = None
-    states: bytes = b""
-    near_ties: int = 0
-
-
-class States(NamedTuple):
-    """The target's states at tokens of the text, which is prompt and output, from `position` on.
-
-    Those of a prompt, as it is read. See `states`.
-    """
-
-    session: str
-    epoch: int
-    position: int
-    states: bytes
-
-
-class PromptScores(NamedTuple):
-    """How likely the tokens of a prompt from `position` on are, each after all before it."""
-
-    session: str
-    epoch: int
-    position: int
-    rows: tuple[LogprobRow, ...]
-
-
-VerifierCommand = OpenVerify | Verify | CloseVerify
-VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed | States | PromptScores

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from services.contract.frames import StepFrame, select_steps
-from services.contract.states import Fate, OnStates, state_bytes, without_states
-from services.contract.types import DraftStates, States
-from services.contract.worker_messages import TextStates
+from services.contract.states import Fate, OnStates, state_bytes
 
 M = TypeVar("M")
 
@@ -32,8 +30,7 @@ class StateRoom:
             return message
         if self._on_states is not None:
             self._on_states(Fate.DROPPED, size)
-        alone = isinstance(message, States | DraftStates | TextStates)
-        return None if alone else without_states(message)
+        return replace(message, states=()) if isinstance(message, StepFrame) else None
 
     def release(self, messages: Sequence[object]) -> None:
         """These wait no more."""
@@ -41,8 +38,7 @@ class StateRoom:
             self.held -= sum(map(state_bytes, messages))
 
 
-Names = Set[str | int]
-"""Sessions, by name or handle."""
+Handles = Set[int]
 
 
 def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
@@ -51,7 +47,7 @@ def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     Each session's messages keep their order. Those of sessions without states go first, and so
     does what frames say of them.
     """
-    laden = set[str | int]().union(*map(_laden, messages))
+    laden = set[int]().union(*map(_laden, messages))
     now: list[M] = []
     bound: list[M] = []
     for message in messages:
@@ -59,7 +55,7 @@ def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
         now += free
         bound += tied
     later: list[M] = []
-    behind: set[str | int] = set()
+    behind: set[int] = set()
     for message in bound:
         waits = (_sessions(message) & behind) | (_laden(message) if most <= 0 else set())
         behind |= waits
@@ -70,7 +66,7 @@ def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     return now, later
 
 
-def _parted(message: Any, some: Names) -> tuple[list[Any], list[Any]]:
+def _parted(message: Any, some: Handles) -> tuple[list[Any], list[Any]]:
     """A message in two: what is of others, and what of these sessions; who stood out once."""
     own = _sessions(message)
     if own.isdisjoint(some):
@@ -83,14 +79,14 @@ def _parted(message: Any, some: Names) -> tuple[list[Any], list[Any]]:
     return [others], [replace(these, stood_out=())]
 
 
-def _sessions(message: object) -> Names:
+def _sessions(message: object) -> Handles:
     """Whom a message concerns."""
     if isinstance(message, StepFrame):
         return set(message.every_handle())
-    return {getattr(message, "session", getattr(message, "handle", ""))}
+    return {getattr(message, "handle", -1)}
 
 
-def _laden(message: object) -> Names:
+def _laden(message: object) -> Handles:
     """Whose states it carries."""
     if isinstance(message, StepFrame):
         handles = message.every_handle()

@@ -20,7 +20,8 @@ class VerifierOptions:
     more where fewer decode than wait for prompts.
     `prefix_cache_tokens`: what the K/V of texts that ended may hold; None: half of the budget.
     `lending`: where what drafts in this process finds the K/V of the sessions. `structures`
-    compiles response formats; without it none is served. `clock` is in seconds and only measures; no decision about a token depends on it.
+    compiles response formats; without it none is served. `clock` is in seconds and only
+    measures; no decision about a token depends on it.
     """
 
     max_step_tokens: int = 2048

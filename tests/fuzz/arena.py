@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self, TypeVar
-from unittest.mock import patch
 
 import grpc
 
@@ -26,7 +25,6 @@ from services.verifier.running.core import RunningCore
 from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
-from tests.integration import cluster as clusters
 from tests.integration.cluster import PATIENT, Worker, cluster, start_core, start_worker
 
 LIMIT = 60.0
@@ -159,8 +157,7 @@ class Arena:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            with patch.object(clusters, "PROTOCOL", 2, create=True):
-                await self._serve_until_stopped()
+            await self._serve_until_stopped()
         except BaseException as error:
             self._failed = error
             raise

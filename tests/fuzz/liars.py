@@ -22,7 +22,7 @@ from services.contract.frames import (
     step_rows,
 )
 from services.contract.types import StepTime
-from services.contract.worker_messages import PROTOCOL, StartVerify
+from services.contract.worker_messages import StartVerify
 from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -141,7 +141,6 @@ def description(step_times: Sequence[StepTime] = (), **changes: Any) -> bytes:
     bundle = table_engine().bundle
     assert bundle is not None
     worker = t.WorkerDescription("raw", t.Role.VERIFIER, "table", vocab_size=12)
-    worker = replace(worker, protocol_min=PROTOCOL, protocol_max=PROTOCOL)
     worker = replace(worker, tokenizer_fingerprint=bundle.fingerprint, max_context_length=64)
     described = wire.encode_description(replace(worker, **changes))
     return verifier_pb2.VerifierServiceDescribeResponse(

@@ -225,7 +225,7 @@ ENGINE = (
 TARGETS = INFERENCE + VERIFIER + DRAFTER + ENGINE
 
 _HELLO: dict[type[Message], bytes] = {
-    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz", w.PROTOCOL)).SerializeToString()
+    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz")).SerializeToString()
     for kind, codec, commands in (
         (_RUN, VERIFIER_LINK, _RUN_COMMANDS),
         (_TAIL, DRAFTER_LINK, _TAIL_COMMANDS),

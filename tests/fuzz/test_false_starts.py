@@ -10,14 +10,13 @@ from orchestrator.workers.pool import WorkerPool
 from services.contract import types as t
 from services.contract.types import StepTime
 from services.contract.wire import tokenizer as tokenizer_wire
-from services.contract.worker_messages import PROTOCOL
 from tests.fuzz import liars
 from tests.waiting import until
 
 
 @asynccontextmanager
 async def pool_of(address):
-    pool = WorkerPool("o1", limits=LinkLimits(silence=60.0), protocol=PROTOCOL)
+    pool = WorkerPool("o1", limits=LinkLimits(silence=60.0))
     pool.start()
     pool.set_addresses(t.Role.VERIFIER, [address])
     try:

@@ -22,7 +22,6 @@ from services.contract.frames import (
 )
 from services.contract.wire import DRAFTER_LINK, VERIFIER_LINK
 from services.contract.worker_messages import (
-    PROTOCOL,
     EndSession,
     SessionGone,
     SessionStarted,
@@ -55,7 +54,7 @@ class Peer:
             t.Role.DRAFTER: (drafter_pb2_grpc.DrafterServiceStub, DRAFTER_LINK),
         }[role]
         self.call = stub(channel).Link()
-        self.hello = t.LinkHello(name, PROTOCOL)
+        self.hello = t.LinkHello(name)
         self.events = []
         self.reading = asyncio.create_task(self._read()) if reads else None
 

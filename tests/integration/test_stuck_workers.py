@@ -14,9 +14,10 @@ from orchestrator.workers.link import LinkLimits
 from services.contract.worker_messages import StartVerify
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
+from testkit.known_runner import KnownRunner
 from testkit.known_text import bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
-from tests.integration.known import KNOWN, read, request, stub, text
+from tests.integration.known import read, request, stub, text
 from tests.waiting import until
 
 TOKENS = 40
@@ -36,7 +37,7 @@ class Trouble:
         return await serve(Served(host, host.describe(), bundle()))
 
 
-class Verifier(KNOWN):
+class Verifier(KnownRunner):
     def __init__(self, emit: Any, name: str, trouble: Trouble) -> None:
         super().__init__(emit, name, 0.0)
         self._name, self._trouble = name, trouble
