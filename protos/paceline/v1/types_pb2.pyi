@@ -15,20 +15,6 @@ class VerifyMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERIFY_MODE_STANDARD: _ClassVar[VerifyMode]
     VERIFY_MODE_BLOCK: _ClassVar[VerifyMode]
 
-class Proposal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    PROPOSAL_UNSPECIFIED: _ClassVar[Proposal]
-    PROPOSAL_ONE_HOT: _ClassVar[Proposal]
-    PROPOSAL_SAMPLED: _ClassVar[Proposal]
-    PROPOSAL_COUPLED: _ClassVar[Proposal]
-
-class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    D_TYPE_UNSPECIFIED: _ClassVar[DType]
-    D_TYPE_FLOAT32: _ClassVar[DType]
-    D_TYPE_FLOAT16: _ClassVar[DType]
-    D_TYPE_BFLOAT16: _ClassVar[DType]
-
 class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FAILURE_REASON_UNSPECIFIED: _ClassVar[FailureReason]
@@ -45,14 +31,6 @@ VERIFY_MODE_GREEDY: VerifyMode
 VERIFY_MODE_COUPLED: VerifyMode
 VERIFY_MODE_STANDARD: VerifyMode
 VERIFY_MODE_BLOCK: VerifyMode
-PROPOSAL_UNSPECIFIED: Proposal
-PROPOSAL_ONE_HOT: Proposal
-PROPOSAL_SAMPLED: Proposal
-PROPOSAL_COUPLED: Proposal
-D_TYPE_UNSPECIFIED: DType
-D_TYPE_FLOAT32: DType
-D_TYPE_FLOAT16: DType
-D_TYPE_BFLOAT16: DType
 FAILURE_REASON_UNSPECIFIED: FailureReason
 FAILURE_REASON_CAPACITY: FailureReason
 FAILURE_REASON_UNKNOWN_SESSION: FailureReason
@@ -146,30 +124,6 @@ class FormatMarker(_message.Message):
     token_ids: FormatMarker.Ids
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[FormatMarker.Ids, _Mapping]] = ...) -> None: ...
 
-class SparseRow(_message.Message):
-    __slots__ = ("token_ids", "probabilities", "dtype")
-    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    token_ids: _containers.RepeatedScalarFieldContainer[int]
-    probabilities: bytes
-    dtype: DType
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[bytes] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
-
-class DraftTree(_message.Message):
-    __slots__ = ("token_ids", "parents", "q", "proposal", "without_replacement")
-    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    PARENTS_FIELD_NUMBER: _ClassVar[int]
-    Q_FIELD_NUMBER: _ClassVar[int]
-    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
-    WITHOUT_REPLACEMENT_FIELD_NUMBER: _ClassVar[int]
-    token_ids: _containers.RepeatedScalarFieldContainer[int]
-    parents: _containers.RepeatedScalarFieldContainer[int]
-    q: _containers.RepeatedCompositeFieldContainer[SparseRow]
-    proposal: Proposal
-    without_replacement: bool
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., without_replacement: _Optional[bool] = ...) -> None: ...
-
 class WorkerDescription(_message.Message):
     __slots__ = ("worker_id", "role", "model", "model_fingerprint", "tokenizer_fingerprint", "vocab_size", "max_context_length", "methods", "kv_capacity_tokens", "protocol_min", "protocol_max", "version", "capabilities", "dtype", "state_layers", "state_width", "hidden_width", "hidden_layers")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -251,20 +205,6 @@ class Draining(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     deadline_ms: int
     def __init__(self, deadline_ms: _Optional[int] = ...) -> None: ...
-
-class SessionFailed(_message.Message):
-    __slots__ = ("session_id", "reason", "message", "epoch", "precise_reason")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PRECISE_REASON_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    reason: FailureReason
-    message: str
-    epoch: int
-    precise_reason: FailureReason
-    def __init__(self, session_id: _Optional[str] = ..., reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., epoch: _Optional[int] = ..., precise_reason: _Optional[_Union[FailureReason, str]] = ...) -> None: ...
 
 class TokenizerBundle(_message.Message):
     __slots__ = ("fingerprint", "tokenizer_json", "chat_template", "generation_config_json", "eos_token_ids", "bos_token", "eos_token")
