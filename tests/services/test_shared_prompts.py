@@ -8,6 +8,7 @@ from services.drafter.methods.model.model import ModelDrafter
 from tests.services.drafter_kit import (
     PROMPT,
     VOCAB,
+    Drafted,
     FakeEngine,
     FixedGrowth,
     Harness,
@@ -41,7 +42,7 @@ def harness_of(way: str, engine: FakeEngine | None = None) -> Harness:
     return Harness(engine, drafter=made)
 
 
-def opened(harness: Harness, names=NAMES, prompt=LONG, **options) -> list[t.Draft]:
+def opened(harness: Harness, names=NAMES, prompt=LONG, **options) -> list[Drafted]:
     for seed, name in enumerate(names):
         harness.open(name, prompt, **{"seed": seed, **options})
     return harness.run()
