@@ -68,11 +68,11 @@ def test_keys_are_flags_and_values_are_as_toml_has_them(file):
         ("[drafter]\nngram-max = 0", "[drafter]: ngram-max: '0' is not allowed: "),
         ("[orchestrator]\nmethod = 'ngram'", "[orchestrator]: --method is a flag of paceline up"),
         ("[orchestrator]\nverifier-addresses = ['x']", "verifier-addresses: 'x' is not allowed"),
-        ("fallback = false", "fallback is no longer there: give --pacing eager"),
-        ("[verifier]\ngather_ms = 0", "[verifier]: gather-ms is no longer there: "),
         ("port = 1\nport = 2", "is no TOML: "),
         ("a" * 5000 + " = 1", "there is no flag for aaaa"),
         ("port = " + "[" * 5000, "is no TOML: "),
+        ("fallback = false", "fallback is no longer there: give --pacing eager"),
+        ("[verifier]\ngather_ms = 0", "[verifier]: gather-ms is no longer there: "),
     ],
 )
 def test_what_a_file_says_wrong_is_named_in_one_line(file, text, told):
