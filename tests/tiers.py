@@ -53,7 +53,7 @@ EXCEPT = (
     "orchestrator/test_template_bounds.py",
     "orchestrator/test_text_tokenizer.py",
     "services/test_drafter_faults.py",
-    "services/test_verifier_faults.py",
+    "services/test_running_faults.py",
     *(
         f"services/test_drafter_{method}.py"
         for method in ("ahead", "combined", "lookahead", "skip", "skip_search", "text")

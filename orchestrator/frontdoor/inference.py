@@ -35,14 +35,12 @@ from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
-from orchestrator.session.driver import SessionDriver
 from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.offered_model import OfferedModel
 from orchestrator.session.options import Options
 from orchestrator.session.output import Prefix
-from orchestrator.session.pacing_memory import Policies
 from orchestrator.session.ports import (
     Call,
     Created,
@@ -141,12 +139,11 @@ class Inference:
         self._forms.special = target.tokenizer.special_names
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
-        self._hub = Hub(pool, clock=clock) if pool.protocol > 1 else None
+        self._hub = Hub(pool, clock=clock)
         self.live = LiveSessions(
             *(pool, target, recorder, options, self._admission, self._initial_states, clock),
-            on_costly=self._forms.blame,
             hub=self._hub,
-            policies=Policies(self.offer, options) if self._hub is None else None,
+            on_costly=self._forms.blame,
         )
         self._scoring = Scoring(pool, options.limits, self._hub)
 
@@ -674,23 +671,12 @@ class Inference:
     # --- what the workers say ---------------------------------------------------------
 
     def on_event(self, worker: str, role: Role, event: Any) -> None:
-        """Hand a worker's event to its session, or to all that it is of."""
-        if self._hub is not None:
-            self._hub.heard(worker, role, event)
-            return
-        driver = self.live.get(event.session)
-        if isinstance(driver, SessionDriver):
-            driver.hear(worker, role, event)
-        else:
-            self._scoring.on_event(worker, event.session, event)
+        """Hand a worker's event to the sessions that it is of."""
+        self._hub.heard(worker, role, event)
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
-        if self._hub is not None:
-            self._hub.lost(worker, role, sessions, reason)
-            return
-        self._scoring.on_lost(sessions, reason)
-        self.live.lost(worker, role, sessions, reason)
+        self._hub.lost(worker, role, sessions, reason)
 
     def on_standstill(self, seconds: float) -> None:
         """This process stalled: sessions do not count that time, and check their ownership."""

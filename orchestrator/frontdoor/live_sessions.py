@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypedDict
 
 from paceline.together import MOST_COMPLETIONS, completion_id
 
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
-from orchestrator.session.driver import SessionDriver
 from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
-from orchestrator.session.pacing_memory import Policies
 from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
@@ -28,7 +25,7 @@ from orchestrator.steering.ports import Hub
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import DataLoss, Draining, Fenced, Impossible
-from services.contract.types import ResponseFormat, Role
+from services.contract.types import ResponseFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +44,6 @@ class Past:
 _NONE = Past()
 
 
-class _Common(TypedDict):
-    """What drivers of every protocol are given."""
-
-    store: SessionKeeper
-    recorder: Recorder
-    on_end: Callable[[Driver], None]
-    beyond: Beyond
-    logprobs_kept: int
-    company: Callable[[], Collection[str]]
-    line: WaitingLine
-    clock: Callable[[], float]
-    home: str
-
-
 class LiveSessions:
     """Drivers by the names of their sessions' keys. All methods belong to the event loop."""
 
@@ -73,14 +56,10 @@ class LiveSessions:
         admission: Admission,
         initial_states: InitialStates,
         clock: Callable[[], float],
+        hub: Hub,
         on_costly: Callable[[ResponseFormat | None, str], object] = lambda *_: None,
-        hub: Hub | None = None,
-        policies: Policies | None = None,
     ) -> None:
-        """`on_costly` is told of formats that took a session of a tenant too much.
-
-        `hub`: there where verifiers run the sessions; `policies`: elsewhere.
-        """
+        """`on_costly` is told of formats that took a session of a tenant too much."""
         self._on_costly = on_costly
         self._pool, self._target, self._recorder = pool, target, recorder
         self._options, self._clock = options, clock
@@ -90,7 +69,7 @@ class LiveSessions:
         self._speculation = 1.0
         self._ended = SpecTotals()
         self.draining = False
-        self._hub, self._policies = hub, policies
+        self._hub = hub
 
     def __len__(self) -> int:
         return len(self._drivers)
@@ -145,26 +124,24 @@ class LiveSessions:
         past: Past,
         text: TextStream,
     ) -> Driver:
-        """Who leads it, by the protocol of new sessions."""
-        common: _Common = {
-            "store": keeper,
-            "recorder": self._recorder,
-            "on_end": lambda ended: self._forget(ended, place),
-            "beyond": past.beyond,
-            "logprobs_kept": self._options.logprobs_kept,
-            "company": partial(self._company, spec, key.tenant),
-            "line": self._line,
-            "clock": self._clock,
-            "home": past.home,
-        }
-        if self._hub is None:
-            assert self._policies is not None
-            config = self._initial_states.config(key, spec, term, text)
-            asking = self._policies.state(config, past.committed)
-            return SessionDriver(key, spec, asking, text, record, workers=self._pool, **common)
-        state = self._initial_states.state(key, spec, term, past.committed, text)
+        """Who leads it."""
         return SteeredDriver(
-            key, spec, state, text, record, hub=self._hub, workers=self._pool, **common
+            key,
+            spec,
+            self._initial_states.state(key, spec, term, past.committed, text),
+            text,
+            record,
+            hub=self._hub,
+            workers=self._pool,
+            store=keeper,
+            recorder=self._recorder,
+            on_end=lambda ended: self._forget(ended, place),
+            beyond=past.beyond,
+            logprobs_kept=self._options.logprobs_kept,
+            company=partial(self._company, spec, key.tenant),
+            line=self._line,
+            clock=self._clock,
+            home=past.home,
         )
 
     def abort(self, key: SessionKey) -> bool:
@@ -179,12 +156,6 @@ class LiveSessions:
         """Release all of them, and those that begin from now on; each is done when stored."""
         self.draining = True
         return [driver.hand_over(leaving()) for driver in self.drivers()]
-
-    def lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
-        """A worker is gone, and these of them with it."""
-        for name in sessions:
-            if driver := self.get(name):
-                driver.lost(worker, role, reason)
 
     def stood_still(self, seconds: float) -> None:
         """This process stalled, which they do not count."""
@@ -239,8 +210,6 @@ class LiveSessions:
             _leave_record(driver, place.record)
             place.leave()
             self._share_out()
-            if self._policies is not None and isinstance(driver, SessionDriver):
-                self._policies.learn(driver.state)
             self._initial_states.learn(driver.key, driver.state.config, driver.totals)
             self._ended.join(driver.totals)
             if driver.given_up is not None and driver.given_up.costly:

@@ -32,18 +32,12 @@ from services.contract.errors import (
 from services.contract.types import (
     SCORES,
     FailureReason,
-    OpenVerify,
-    PromptScores,
     ResolvedSampling,
     Role,
-    SessionFailed,
-    VerifierCommand,
     VerifyMode,
-    VerifyOpened,
     WorkerDescription,
 )
-from services.contract.worker_messages import PromptScores as SessionScores
-from services.contract.worker_messages import SessionGone, SessionStarted, StartVerify
+from services.contract.worker_messages import PromptScores, SessionGone, SessionStarted, StartVerify
 
 AT_ONCE = 8
 """Continuations of one call that a verifier has at a time."""
@@ -62,12 +56,6 @@ class Verifiers(Protocol):
     def opening_s(self, worker: str, tokens: int) -> float:
         """Expected seconds to read so many tokens."""
 
-    def send(self, worker: str, session: str, command: VerifierCommand) -> None:
-        """Send a command."""
-
-    def release(self, worker: str, session: str) -> None:
-        """Close a session."""
-
     def takes(self, worker: str) -> bool:
         """Whether the worker is connected, and does not drain."""
 
@@ -84,7 +72,7 @@ class Lost(Exception):
 class Scored:
     """What is to be scored: the tokens of `own`, behind those of `context`.
 
-    `scope`, `forks`: who may share its K/V, as `OpenVerify` has them.
+    `scope`, `forks`: who may share its K/V, as `StartVerify` has them.
     """
 
     context: tuple[int, ...]
@@ -112,15 +100,15 @@ class Attempt:
     def hear(self, event: object) -> None:
         """Absorb what the verifier says."""
         match event:
-            case PromptScores() | SessionScores():
+            case PromptScores():
                 self._take(event)
-            case VerifyOpened() | SessionStarted():
+            case SessionStarted():
                 whole = len(self.rows) == len(self.wanted.own)
                 self.end(None if whole else Lost("it left tokens out"))
-            case SessionFailed(_, reason, message) | SessionGone(_, _, reason, message):
+            case SessionGone(_, _, reason, message):
                 self.end(_failure(reason, message))
 
-    def _take(self, scores: PromptScores | SessionScores) -> None:
+    def _take(self, scores: PromptScores) -> None:
         known = len(self.wanted.context) + len(self.rows)
         rows = new_rows(scores.rows, scores.position, known, self.wanted.size - known)
         # The likeliest token is always asked for: it says whether a text is greedy.
@@ -149,7 +137,7 @@ def _failure(reason: FailureReason, message: str) -> Exception:
 class Scoring:
     """All scores of one orchestrator. Its methods belong to the event loop."""
 
-    def __init__(self, verifiers: Verifiers, limits: Limits, hub: Hub | None = None) -> None:
+    def __init__(self, verifiers: Verifiers, limits: Limits, hub: Hub) -> None:
         """`hub`: where sessions have handles, the way to the verifiers."""
         self.verifiers, self.limits, self._hub = verifiers, limits, hub
         self.draining = False
@@ -214,9 +202,6 @@ class Scoring:
     def _open(self, name: str, attempt: Attempt, parent: str) -> Callable[[], None]:
         """Send a session to the attempt's verifier; how to close it there."""
         worker, hub = attempt.worker, self._hub
-        if hub is None:
-            self.verifiers.send(worker, name, _opening(name, attempt.wanted, parent))
-            return partial(self.verifiers.release, worker, name)
         handle = hub.enter(_Reader(self, name), attempt.vocab_size)
         hub.verified_by(handle, worker, opening=1)
         hub.send(worker, _start(handle, name, attempt.wanted, parent))
@@ -363,24 +348,6 @@ def _start(handle: int, name: str, wanted: Scored, traceparent: str) -> StartVer
         prompt=(*wanted.context, *wanted.own),
         output=(),
         limit=0,
-        mode=VerifyMode.GREEDY,
-        sampling=_sampling(wanted),
-        seed=0,
-        window=0,
-        traceparent=traceparent,
-        cache_scope=wanted.scope,
-        fork_scope=wanted.forks,
-        score_from=len(wanted.context),
-    )
-
-
-def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
-    return OpenVerify(
-        name,
-        term=1,
-        epoch=1,
-        prompt=(*wanted.context, *wanted.own),
-        committed=(),
         mode=VerifyMode.GREEDY,
         sampling=_sampling(wanted),
         seed=0,

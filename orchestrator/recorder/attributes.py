@@ -66,8 +66,6 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
         about[names.DRAFT_AGE] = record.age_ms
     if record.hold_ms:
         about[names.HOLD_MS] = record.hold_ms
-    if record.discarded_tokens:
-        about[names.DISCARDED_TOKENS] = record.discarded_tokens
     if record.bad_q_rows:
         about[names.BAD_Q_ROWS] = record.bad_q_rows
     if record.mode is not None and record.mode.exact_match:

@@ -6,40 +6,13 @@ counted by its own orchestrator alone, so the figures of all add up.
 
 from __future__ import annotations
 
-from orchestrator.core.state import State
 from orchestrator.recorder.known import Known
 from orchestrator.steering.config import Phase
 
 
-def queued_tokens(state: State) -> int:
-    """Tokens that wait for a verifier, those in a step included.
-
-    If none has the session open, that is the whole text, which it has to prefill first.
-    """
-    if state.phase is not Phase.RUNNING:
-        return 0
-    if state.verifier is None or not state.verifier.opened:
-        return len(state.config.prompt) + len(state.committed)
-    return sum(1 + len(block.piece.tree) for block in state.live)
-
-
-def wants_drafts(state: State) -> bool:
-    """Whether the session wants drafts, with or without a drafter.
-
-    Not while pacing rests or the load allows no drafts: a drafter would be idle.
-    """
-    return state.phase is Phase.RUNNING and state.wants_drafter and state.window > 0
-
-
-def decodes_plainly(state: State) -> bool:
-    """Whether no drafter has the session open, or pacing rests."""
-    drafter = state.drafter
-    return drafter is None or not drafter.opened or state.policy.window == 0
-
-
-def steered_tokens(known: Known) -> int:
+def queued_tokens(known: Known) -> int:
     """`queued_tokens` of a session whose verifier runs it: what its next step is likely to have."""
-    state = known.steered
+    state = known.state
     if state is None or state.phase is not Phase.RUNNING:
         return 0
     if state.verifier is None or not state.verifier.opened:
@@ -47,17 +20,17 @@ def steered_tokens(known: Known) -> int:
     return 1 + known.drafted if state.limit > len(state.committed) else 0
 
 
-def steered_wants(known: Known) -> bool:
+def wants_drafts(known: Known) -> bool:
     """`wants_drafts` of a session whose verifier runs it."""
-    state = known.steered
+    state = known.state
     if state is None or state.phase is not Phase.RUNNING or known.rests:
         return False
     return state.wants_drafter and state.window > 0
 
 
-def steered_plainly(known: Known) -> bool:
+def decodes_plainly(known: Known) -> bool:
     """`decodes_plainly` of a session whose verifier runs it, and may draft for it."""
-    state = known.steered
+    state = known.state
     if state is None:
         return False
     if known.rests:

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span
 
-from orchestrator.core.state import State
 from orchestrator.recorder.spans import SessionSpans
 from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.config import SessionConfig
 from orchestrator.steering.rounds import Commit, RoundRecord
-from orchestrator.steering.state import State as SteeredState
+from orchestrator.steering.state import State
 from services.contract.frames import WaitReason
 from services.contract.types import Origin, Role
 from services.runtime.telemetry.names import RoundOutcome
@@ -27,9 +26,6 @@ class Known:
     spans: SessionSpans | None
     started_at: float
     state: State | None = None
-    steered: SteeredState | None = None
-    # Rounds under way, each with the reason why it holds no draft, if there is one.
-    rounds: dict[int, str | None] = field(default_factory=dict)
     # When rounds went to the store.
     storing: dict[int, float] = field(default_factory=dict)
     # How far its drafter was told to be ahead; None: not told. The draft tokens of its last step.
@@ -54,7 +50,7 @@ class Known:
     @property
     def rests(self) -> bool:
         """Whether whoever drafts for it was told to draft nothing, as that does not pay."""
-        state = self.steered
+        state = self.state
         if state is None or self.window != 0:
             return False
         here = state.verifier is not None and bool(state.verifier.method)

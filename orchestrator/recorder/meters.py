@@ -17,8 +17,6 @@ from services.runtime.telemetry.names import (
     LAST_POSITION,
     OUTCOMES,
     POSITIONS,
-    RoundOutcome,
-    Where,
 )
 
 _SOURCES = tuple(source.name.lower() for source in DraftSource)
@@ -49,7 +47,6 @@ class Meters:
         self._drafted_by = counter(names.DRAFTED_BY, sources)
         self._accepted_by = counter(names.ACCEPTED_BY, sources)
         self._emitted = counter(names.EMITTED)
-        self.discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
         self.fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
         self.starved = counter(names.STARVED)
         self._errors = counter(names.SESSION_ERRORS, [(failure,) for failure in FAILURES])
@@ -76,9 +73,6 @@ class Meters:
     def round(self, record: RoundRecord, outcome: str) -> None:
         """A round has its verdict."""
         self.rounds.add(1, outcome)
-        if outcome == RoundOutcome.DISCARDED:
-            self.discarded.add(record.discarded_tokens, Where.IN_FLIGHT)
-            return
         self._emitted.add(record.emitted_tokens)
         self._bad_q_rows.add(record.bad_q_rows)
         self._round_seconds.record(record.round_ms / 1e3)

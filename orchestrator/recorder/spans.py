@@ -14,29 +14,17 @@ Times come from the driver's clock and are shifted to the wall clock by a consta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from orchestrator.core.events import SendVerify
-from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_round
 from orchestrator.steering.rounds import RoundRecord
-from services.contract.types import Role, Verify
+from services.contract.types import Role
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import ChildSpans, child_of, round_of, verifying_of
-from services.runtime.telemetry.propagation import format_traceparent
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    place: SpanContext
-    verify: SpanContext
-    at: float
-    block: Verify
-    draft_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +49,14 @@ class SessionSpans:
         """`shift_ns` added to the driver's clock gives Unix nanoseconds."""
         self._children, self._generate, self._shift = children, generate, shift_ns
         self._root = generate.get_span_context()
-        self._rounds: dict[int, _Round] = {}
-        self._places: dict[int, tuple[SpanContext, SpanContext]] = {}
         self._openings: dict[Role, _Opening] = {}
         self._losses: dict[Role, _Loss] = {}
-        self._rejecter: SpanContext | None = None
         self._storing: dict[int, tuple[SpanContext, float]] = {}
 
     # --- rounds ------------------------------------------------------------------------
 
-    def sent(self, action: SendVerify, at: float) -> None:
-        """A block leaves for the verifier."""
-        block = action.message
-        known = self._places.pop(block.round) if block.round in self._places else None
-        place, verify = known or self._place()
-        self._rounds[block.round] = _Round(place, verify, at, block, action.draft_ms)
-
-    def traceparent(self, round: int) -> str:
-        """The parent of a round's verifier spans, from just before the round is sent."""
-        under_way = self._rounds.get(round)
-        if under_way is not None:
-            return format_traceparent(under_way.verify)
-        if round not in self._places:
-            self._places[round] = self._place()
-        return format_traceparent(self._places[round][1])
-
-    def _place(self) -> tuple[SpanContext, SpanContext]:
-        place = child_of(self._root)
-        return place, child_of(place)
-
-    def concluded(
-        self, record: RoundRecord, outcome: str, fallback: str = "", *, stores: bool = False
-    ) -> None:
-        """The verdict has come; `stores` = its tokens go to the store now.
-
-        `fallback`: why there was no draft in it, or empty.
-        """
-        under_way = self._rounds.pop(record.round, None)
-        if under_way is None:
-            return
-        about = of_round(record, outcome)
-        if fallback:
-            about[names.FALLBACK] = fallback
-        discarded = outcome == names.RoundOutcome.DISCARDED
-        links = self._culprit() if discarded else ()
-        if under_way.block.allowance is not None and record.draft_tokens:
-            # A tree taken in the verifier's process was drafted before the round began.
-            under_way = replace(under_way, draft_ms=record.draft_ms)
-        drafted = record.draft_tokens > 0
-        self._end_round(under_way, record.started_at, record.ended_at, about, drafted, links)
-        if not discarded:
-            self._rejecter = under_way.place
-        if stores:
-            self._storing[record.round] = (under_way.place, record.ended_at)
-
     def judged(self, record: RoundRecord, outcome: str, fallback: str) -> None:
-        """A round of a steered session, whose place every process knows."""
+        """A round, whose place every process knows."""
         place = round_of(self._root, record.epoch, record.base_len)
         about = of_round(record, outcome)
         if fallback:
@@ -134,55 +74,6 @@ class SessionSpans:
     def storing(self, last: RoundRecord, at: float) -> None:
         """A commit goes to the store, which stands behind the last of its rounds."""
         self._storing[last.round] = round_of(self._root, last.epoch, last.base_len), at
-
-    def _culprit(self) -> tuple[SpanContext, ...]:
-        """The round whose verdict voids what was drafted beyond it."""
-        return () if self._rejecter is None else (self._rejecter,)
-
-    def thrown_away(self, before: State, at: float) -> None:
-        """The unsent drafts are void; `before` is the state that had them."""
-        drafter = before.drafter
-        about: dict[str, AttributeValue] = {
-            names.DISCARDED_DRAFT: True,
-            names.DRAFT_TOKENS: before.drafted,
-            names.OPENING: before.epoch,
-            names.DRAFTER: drafter.worker if drafter is not None else "",
-        }
-        end = self._ns(at)
-        start = end - int(1e6 * sum(piece.draft_ms for piece in before.tail))
-        place, links = child_of(self._root), self._culprit()
-        self._children.emit(names.SPEC_DRAFT, place, self._root, start, end, about, links=links)
-
-    def abandoned(self, round: int, at: float) -> None:
-        """No verdict will come."""
-        under_way = self._rounds.pop(round, None)
-        if under_way is not None:
-            block = under_way.block
-            about: dict[str, AttributeValue] = {
-                names.ROUND_INDEX: block.round,
-                names.OPENING: block.epoch,
-                names.ROUND_OUTCOME: names.RoundOutcome.ABANDONED,
-                names.DRAFT_TOKENS: len(block.tree),
-            }
-            self._end_round(under_way, under_way.at, at, about, len(block.tree) > 0)
-
-    def _end_round(
-        self,
-        under_way: _Round,
-        began: float,
-        end: float,
-        about: Mapping[str, AttributeValue],
-        drafted: bool,
-        links: Sequence[SpanContext] = (),
-    ) -> None:
-        place, start = under_way.place, self._ns(began)
-        if drafted:
-            drafting = start - int(under_way.draft_ms * 1e6)
-            self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
-        end_ns = self._ns(end)
-        rule = {key: value for key, value in about.items() if key == names.MODE}
-        self._children.emit(names.SPEC_VERIFY, under_way.verify, place, start, end_ns, rule)
-        self._children.emit(names.SPEC_ROUND, place, self._root, start, end_ns, about, links=links)
 
     # --- store -------------------------------------------------------------------------
 
@@ -252,8 +143,6 @@ class SessionSpans:
 
     def close(self, at: float, about: Mapping[str, AttributeValue], error: str) -> None:
         """End the open spans as abandoned, then `Generate`; `error` is empty or a name."""
-        for round in tuple(self._rounds):
-            self.abandoned(round, at)
         for role in tuple(self._openings):
             self._end_opening(role, at)
         for role in tuple(self._losses):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.recorder.known import Known, outcomes
 from orchestrator.recorder.meters import Meters
-from orchestrator.recorder.reasons import cause, steered_fallback
+from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.steering.config import Phase
 from orchestrator.steering.events import (
     Action,
@@ -70,7 +70,7 @@ class SteeredTurns:
         known.waits = None
         known.begun = True
         # Of the last steps all workers are released.
-        known.fallback = steered_fallback(known)
+        known.fallback = fallback(known)
         known.drafted = len(taken[-1].row.judged)
         for one in taken:
             if one.window is not None:
@@ -91,7 +91,7 @@ class SteeredTurns:
             self._has_read(known, 0, at)
         if known.spans is not None:
             known.spans.released(release.role, at)
-            if known.steered is not None and known.steered.phase is Phase.RUNNING:
+            if known.state is not None and known.state.phase is Phase.RUNNING:
                 known.spans.lost(release.role, release.worker, Cause.FAILED, at)
 
     def see(self, known: Known, action: Action, at: float) -> None:

@@ -9,17 +9,15 @@ from orchestrator.frontdoor.inference import _at_once
 from orchestrator.frontdoor.scoring import Scored, Scoring
 from orchestrator.session.logprobs import unpack_row
 from orchestrator.steering.config import Limits
+from orchestrator.steering.hub import Hub
 from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
 from services.contract.types import (
     FailureReason,
     LogprobRow,
-    PromptScores,
     Role,
-    SessionFailed,
-    VerifyOpened,
     WorkerDescription,
 )
-from services.contract.worker_messages import StartVerify
+from services.contract.worker_messages import PromptScores, SessionGone, SessionStarted
 from tests.waiting import until
 
 TEXT = Scored((1, 2, 3), (4, 5), 1, "acme", "call")
@@ -33,7 +31,8 @@ class Verifiers:
     def __init__(self, say, names=("v1", "v2")):
         self.say, self.names = say, names
         self.opened, self.released = [], []
-        self.scoring = Scoring(self, LIMITS)
+        self.hub = Hub(self)
+        self.scoring = Scoring(self, LIMITS, self.hub)
 
     def place(self, wanted):
         order = sorted(self.names, key=lambda name: name in wanted.avoid)
@@ -50,12 +49,13 @@ class Verifiers:
         for event in self.say(len(self.opened), session):
             call = asyncio.get_running_loop().call_soon
             if isinstance(event, str):
-                call(self.scoring.on_lost, [session], event)
+                call(self.hub.lost, worker, Role.VERIFIER, [session], event)
             else:
-                call(self.scoring.on_event, worker, session, event)
+                call(self.hub.heard, worker, Role.VERIFIER, event)
 
     def release(self, worker, session):
-        self.released.append((worker, session))
+        if (worker, session) not in self.released:
+            self.released.append((worker, session))
 
     async def score(self, texts=(TEXT,), at_once=8):
         found = await self.scoring.score("acme", texts, at_once)
@@ -68,7 +68,7 @@ def cluster():
 
 
 def good(session, first=3, rows=ROWS):
-    return [PromptScores(session, 1, first, rows), VerifyOpened(session, 1)]
+    return [PromptScores(session, 1, first, rows), SessionStarted(session, 1)]
 
 
 def failing(*ways):
@@ -77,7 +77,7 @@ def failing(*ways):
 
 
 def failed(reason):
-    return lambda session: [SessionFailed(session, reason, "so it is", 1)]
+    return lambda session: [SessionGone(session, 1, reason, "so it is")]
 
 
 HUGE = LogprobRow(0.5, (4,), (-0.5,))
@@ -207,7 +207,7 @@ async def test_a_call_that_ends_early_leaves_nothing_open(cluster):
 
 
 def _session(command):
-    return command.handle if isinstance(command, StartVerify) else command.session
+    return command.handle
 
 
 def _names(released):

@@ -11,9 +11,10 @@ BROKEN = RuntimeError("a kernel failed")
 SERVING = tuple(
     f"/services/{file}.py"
     for file in (
+        *(f"verifier/{own}" for own in ("caches", "fed_text", "judging", "rows")),
         *(
-            f"verifier/{own}"
-            for own in ("core", "caches", "session", "batch", "judging", "verdicts")
+            f"verifier/running/{own}"
+            for own in ("core", "sessions", "choosing", "reading", "deciding", "outcome", "turns")
         ),
         *(f"engine/native/{own}" for own in ("kv", "pages", "prefix_cache", "layout")),
     )

@@ -12,14 +12,16 @@ from services.contract.frames import (
     step_rows,
 )
 from services.contract.types import EMPTY_HASH, extend_hash
-from services.contract.worker_messages import SessionGone, SessionStarted, StartVerify, Waiting
+from services.contract.worker_messages import StartVerify
+from services.engine.sampling import RowContext, choose
 from services.scheduling.offers import Allotment
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
 from tests.fake_engine import VOCAB, FakeEngine, law
-from tests.services.verifier_bench import COUPLED, EXACT, GREEDY, PROMPT, target_text
 
 torch.set_num_threads(1)
+GREEDY, COUPLED = EXACT = (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED)
+PROMPT = (1, 2, 3, 4, 5)
 FREE = 1000
 """A limit that is never reached."""
 _OWN = set(StartVerify.__slots__)
@@ -60,9 +62,17 @@ def limit(tokens, handle=1):
     return grants([(handle, tokens)])
 
 
+def other(token):
+    return (token + 1) % VOCAB
+
+
 def text_of(command, count, next_logits=law):
-    """What the target alone says to a StartVerify."""
-    return tuple(target_text(command, count, next_logits))
+    """What the target alone says to a StartVerify, token by token."""
+    text = list(command.prompt)
+    for position in range(count):
+        context = RowContext(command.mode, command.sampling, command.seed, position)
+        text += choose(torch.stack([next_logits(text)]), [context])
+    return tuple(text[len(command.prompt) :])
 
 
 TEXT = text_of(start(), 40)
@@ -101,6 +111,23 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+class Timed(FakeEngine):
+    """A forward takes `base_ms` and `row_ms` for each of its rows, on the engine's own clock."""
+
+    def __init__(self, base_ms, row_ms):
+        super().__init__()
+        self.now, self._base_ms, self._row_ms = 0.0, base_ms, row_ms
+
+    def clock(self):
+        """Seconds."""
+        return self.now
+
+    def forward(self, segments):
+        out = super().forward(segments)
+        self.now += 1e-3 * (self._base_ms + self._row_ms * sum(self.forwards[-1]))
+        return out
 
 
 class Running:
@@ -172,25 +199,3 @@ def of_kind(kind, events):
 def only(kind, events):
     [found] = of_kind(kind, events)
     return found
-
-
-__all__ = [
-    "COUPLED",
-    "EXACT",
-    "FREE",
-    "GREEDY",
-    "PROMPT",
-    "TEXT",
-    "VOCAB",
-    "Fixed",
-    "Running",
-    "SessionGone",
-    "SessionStarted",
-    "Waiting",
-    "draft",
-    "limit",
-    "of_kind",
-    "only",
-    "start",
-    "text_of",
-]

@@ -21,9 +21,9 @@ from tests.services.running_bench import (
     limit,
     of_kind,
     only,
+    other,
     start,
 )
-from tests.services.verifier_bench import other
 
 # --- near-ties ----------------------------------------------------------------------------
 

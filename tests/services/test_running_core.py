@@ -38,10 +38,10 @@ from tests.services.running_bench import (
     limit,
     of_kind,
     only,
+    other,
     start,
     text_of,
 )
-from tests.services.verifier_bench import other
 
 SAMPLED, ROW = t.Proposal.SAMPLED, t.SparseRow((1, 2), (0.5, 0.5))
 
@@ -198,6 +198,26 @@ def test_logprobs_and_rows_of_the_target_come_with_the_tokens():
     expected = torch.log_softmax(law([*PROMPT, *text[:2]]), -1)[text[2]]
     assert row.logprobs[1].logprob == pytest.approx(float(expected), abs=1e-5)
     assert row.top_rows
+
+
+def test_logprobs_of_a_tree_follow_the_accepted_path():
+    table = Running()
+    table.step(start(logprobs=0))
+    tree = t.DraftTree((other(TEXT[1]), TEXT[1]), (-1, -1))
+    [row] = table.step(draft((), TEXT[:1], tree=tree))
+    expected = [
+        float(torch.log_softmax(law([*PROMPT, *TEXT[:i]]), -1)[TEXT[i]]) for i in range(1, 3)
+    ]
+    assert [own.logprob for own in row.logprobs] == pytest.approx(expected, abs=1e-6)
+    assert row.logprobs[0].top_token_ids == ()
+
+
+def test_the_description_says_what_the_verifier_can_do():
+    worker = Running().core.describe()
+    assert worker.role is t.Role.VERIFIER
+    assert worker.capabilities == ("tree", "coupled", "greedy", "token_limits", "states", "scores")
+    assert (worker.model_fingerprint, worker.vocab_size) == ("fake-fingerprint", VOCAB)
+    assert (worker.hidden_layers, worker.hidden_width) == (4, 3)
 
 
 def test_tracing_learns_of_each_part_of_a_step():
@@ -646,6 +666,19 @@ def test_a_broken_forward_costs_one_session_its_place():
     gone = only(SessionGone, events)
     assert (gone.handle, gone.opening, gone.reason) == (2, 1, FailureReason.INTERNAL)
     assert table.output(1) == TEXT[:9]
+
+
+def test_the_reservation_holds_whatever_a_session_may_ask_for():
+    engine = FakeEngine(capacity=len(PROMPT) + 10 + 4, context=len(PROMPT) + 10)
+    table = Running(engine)
+    table.step(start(max_tokens=10, window=4))
+    for number in range(1, 20):
+        said = table.output()
+        if len(said) == 10:
+            break
+        tail = [*TEXT[len(said) : 10], 0, 0, 0, 0][:4]
+        table.step(draft(tail, said, number))
+    assert table.output() == TEXT[:10]
 
 
 def test_a_model_that_says_nothing_fails_one_session():

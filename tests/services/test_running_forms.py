@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from services.contract import types as t
+from services.contract.errors import Overloaded
 from services.contract.frames import StepFrame, WaitReason
 from services.contract.types import FailureReason
-from services.contract.worker_messages import SessionGone, SessionStarted
+from services.contract.worker_messages import EndSession, SessionGone, SessionStarted
 from services.engine.structure import StructureError
+from services.runtime.host import WorkerHost
+from services.verifier.options import VerifierOptions
+from services.verifier.running.core import RunningCore
+from tests.fake_engine import FakeEngine
+from tests.services.fakes import Sink
 from tests.services.forms_kit import Anything, Compiler
 from tests.services.running_bench import (
     EXACT,
@@ -17,11 +23,13 @@ from tests.services.running_bench import (
     VOCAB,
     Running,
     draft,
+    limit,
     of_kind,
     only,
     start,
     text_of,
 )
+from tests.waiting import until
 
 FORM = t.ResponseFormat(t.FormatKind.REGEX, ("a+",))
 
@@ -117,6 +125,60 @@ def test_a_form_that_cannot_be_kept_to_ends_its_session_alone(compiler):
     assert len(table.output(2)) == 40
 
 
+def test_a_form_that_could_not_be_told_is_no_fault_of_the_session(compiler):
+    table = Running(structures=compiler)
+    table.run(start(response_format=FORM))
+    assert table.engine.kv_tokens_used > 0
+    compiler.finish(error=Overloaded("the machine was too busy"))
+    assert only(SessionGone, table.run()).reason is FailureReason.CAPACITY
+    compiler.full = True
+    gone = only(SessionGone, table.run(start(response_format=FORM)))
+    assert gone.reason is FailureReason.CAPACITY
+    assert table.engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize("how", ["end", "drop", "open anew"])
+def test_what_is_compiled_for_a_session_that_is_gone_opens_nothing(compiler, how):
+    table = Running(structures=compiler)
+    table.run(start(response_format=FORM))
+    if how == "end":
+        table.give(EndSession(1))
+    elif how == "drop":
+        table.core.drop_link(1)
+    else:
+        table.run(start(response_format=FORM, opening=3))
+    compiler.finish(0)
+    assert table.run() == []
+    if how == "open anew":
+        compiler.finish(1)
+        assert only(SessionStarted, table.run()).opening == 3
+        table.give(EndSession(1))
+    assert table.core.progress().sessions == 0
+
+
+def test_the_same_opening_again_does_not_start_before_the_form_is_there(compiler):
+    table = Running(structures=compiler)
+    table.run(start(response_format=FORM))
+    assert table.run(start(response_format=FORM)) == []
+    compiler.finish()
+    assert only(SessionStarted, table.run()).opening == 1
+
+
+def test_a_session_that_gave_its_kv_up_meanwhile_still_starts(compiler):
+    # Room for one whole session, and for two as they begin.
+    given_up = []
+    engine = FakeEngine(capacity=320)
+    table = Running(engine, structures=compiler, on_preempt=lambda: given_up.append(1))
+    table.run(start(1, max_tokens=300, limit=1))
+    assert table.run(start(2, response_format=FORM, prompt=(6, 6, 6), max_tokens=300)) == []
+    table.run(limit(250))
+    assert given_up
+    compiler.finish()
+    table.give(EndSession(1))
+    assert only(SessionStarted, table.run()).handle == 2
+    assert len(table.output(2)) == 300
+
+
 def test_what_a_form_refuses_afterwards_was_told_before_the_session_fails(compiler):
     compiler.matcher = Refuses
     table = Running(structures=compiler)
@@ -130,3 +192,22 @@ def test_what_a_form_refuses_afterwards_was_told_before_the_session_fails(compil
 def test_no_format_is_served_without_a_compiler():
     gone = only(SessionGone, Running().run(start(response_format=FORM)))
     assert gone.reason is FailureReason.UNSUPPORTED
+
+
+async def test_a_host_takes_a_turn_when_a_form_is_there(compiler):
+    """Nothing else would wake an idle core."""
+    sink, options = Sink(), VerifierOptions(structures=compiler)
+    host = WorkerHost(
+        lambda emit: RunningCore(FakeEngine(), emit=emit, worker_id="v", options=options)
+    )
+    host.start()
+    try:
+        link = host.open_link(sink)
+        await host.submit(link, [start(response_format=FORM, limit=0)])
+        await until(lambda: host.progress().sessions and not host.progress().queued_tokens)
+        assert not of_kind(SessionStarted, sink.events)
+        compiler.finish()
+        host.wake()
+        await until(lambda: of_kind(SessionStarted, sink.events))
+    finally:
+        await host.stop()

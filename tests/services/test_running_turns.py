@@ -1,5 +1,7 @@
 """Who is in a step of a saturated verifier: turns, priorities, prompts, heavy formats."""
 
+from collections import Counter
+
 import pytest
 
 from services.contract import types as t
@@ -7,24 +9,35 @@ from services.contract.types import FailureReason
 from services.contract.worker_messages import SessionGone, SessionStarted
 from services.grammar.spending import LIGHT, OUTPUTS, Allowance
 from services.verifier.forms import SHARE
-from tests.fake_engine import VOCAB
+from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.forms_kit import Anything, Compiler
 from tests.services.running_bench import (
     EXACT,
     FREE,
+    TEXT,
     Fixed,
     Running,
+    Timed,
+    draft,
     limit,
     of_kind,
     only,
+    other,
     start,
     text_of,
 )
-from tests.services.verifier_bench import Timed
 
 LONG = tuple(i % VOCAB for i in range(300))
 TOKENS = 400
 FORM = t.ResponseFormat(t.FormatKind.REGEX, ("a+",))
+
+
+def served(table, steps):
+    """How many of these steps each session was in."""
+    turns = Counter()
+    for _ in range(steps):
+        turns.update(row.handle for row in table.step())
+    return turns
 
 
 def decoding(table, commands):
@@ -37,10 +50,78 @@ def decoding(table, commands):
 
 
 def plain(handle, **more):
-    return start(handle, **({"prompt": (handle, 1), "max_tokens": TOKENS} | more))
+    prompt = (handle % VOCAB, 1 + handle // VOCAB)
+    return start(handle, **({"prompt": prompt, "max_tokens": TOKENS} | more))
+
+
+def test_long_drafts_and_trees_get_no_more_and_no_fewer_turns_than_plain_sessions():
+    table = Running(max_step_tokens=12)
+    commands = [plain(handle) for handle in range(1, 11)]
+    texts = {own.handle: text_of(own, TOKENS) for own in commands}
+    decoding(table, commands)
+    turns = Counter(dict.fromkeys(texts, 0))
+    for number in range(60):
+        for handle, size in ((1, 8), (2, 8), (3, 4), (4, 3)):
+            said = table.output(handle)
+            right = texts[handle][len(said) :][:size]
+            tree = t.DraftTree(right)
+            if handle == 4:
+                # The right path, and beside each of its tokens a wrong one.
+                tokens = (*right, *map(other, right))
+                tree = t.DraftTree(tokens, (*range(-1, size - 1), *range(-1, size - 1)))
+            table.give(draft((), said, number, handle, tree=tree))
+        turns.update(row.handle for row in table.step())
+        assert max(turns.values()) - min(turns.values()) <= 1, turns
+    assert min(turns.values()) >= 10
+
+
+def prioritised(table, tenants):
+    """Sessions of (tenant, priority), by handle from 1 on."""
+    commands = [
+        plain(handle, cache_scope=tenant, priority=priority)
+        for handle, (tenant, priority) in enumerate(tenants, 1)
+    ]
+    return decoding(table, commands)
+
+
+def test_a_tenants_sooner_sessions_are_served_more_often_and_all_in_the_end():
+    table = Running(max_step_tokens=4)
+    prioritised(table, [("a", priority) for priority in (-100, 100) for _ in range(6)])
+    turns = served(table, 90)
+    sooner, later = ([turns[own] for own in range(first, first + 6)] for first in (1, 7))
+    assert max(sooner) - min(sooner) <= 1
+    assert max(later) - min(later) <= 1
+    assert min(sooner) > 5 * max(later)
+    # Twenty steps of the engine, as two hundred of priority are worth, and a round of the others.
+    assert min(later) >= 90 // 25
+
+
+@pytest.mark.parametrize("priorities", [(0, 0), (-100, 100), (-100, -100)])
+def test_a_tenant_has_as_many_turns_whatever_its_priorities(priorities):
+    table = Running(max_step_tokens=3)
+    prioritised(table, [("a", priorities[i % 2]) for i in range(6)] + [("b", 0)] * 3)
+    turns = served(table, 60)
+    assert sum(turns[own] for own in range(1, 7)) == 120
+    assert {turns[own] for own in range(7, 10)} == {20}
+
+
+def test_sessions_that_leave_nothing_behind_are_of_nobody_and_have_no_priority():
+    table = Running(max_step_tokens=3)
+    prioritised(table, [("", priority) for priority in (-100, 100) for _ in range(3)])
+    assert set(served(table, 20).values()) == {10}
 
 
 # --- prompts --------------------------------------------------------------------------
+
+
+def test_a_long_prompt_takes_no_turn_from_those_that_decode_and_gets_in_itself():
+    table = decoding(Running(max_step_tokens=8), [plain(handle) for handle in range(1, 13)])
+    table.give(plain(13, prompt=LONG[:100]))
+    turns = Counter(dict.fromkeys(range(1, 13), 0)) + served(table, 3)
+    assert set(turns.values()) == {2}
+    for _ in range(30):
+        table.step()
+    assert table.output(13)
 
 
 def test_who_came_first_is_fed_however_many_shorter_prompts_come_after_it():
@@ -79,6 +160,45 @@ def test_first_tokens_of_many_sessions_come_with_their_prompts(mode):
     table.run(*commands)
     for command in commands:
         assert table.output(command.handle) == text_of(command, 1)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_prompt_that_fails_fails_its_session_alone(count):
+    """A prompt that is read alone, and one whose first token would come with it."""
+    table = Running(FakeEngine(explode=11))
+    events = table.run(start(1, prompt=(11, 1), limit=count), start(2, limit=count))
+    assert only(SessionGone, events).handle == 1
+    assert only(SessionStarted, events).handle == 2
+    assert table.output(2) == TEXT[:count]
+
+
+def rows_beside_a_long_prompt(table, steps):
+    """Prompt rows in each of these steps, in which one session decodes."""
+    fed = []
+    for _ in range(steps):
+        assert table.core.step()
+        fed.append(sum(table.engine.forwards[-1]) - 1)
+    return fed
+
+
+@pytest.fixture
+def timed():
+    """Steps of 10 ms and one more for every row."""
+    engine = Timed(10, 1)
+    return Running(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
+
+
+def test_who_decoded_before_a_prompt_came_is_spared_most_of_its_rows(timed):
+    timed.give(plain(1))
+    rows_beside_a_long_prompt(timed, 12)
+    timed.give(plain(2, prompt=LONG, max_tokens=100))
+    assert all(8 <= rows <= 10 for rows in rows_beside_a_long_prompt(timed, 4))
+
+
+def test_who_came_with_a_prompt_has_no_claim_before_it(timed):
+    timed.give(plain(1, prompt=LONG, max_tokens=100), plain(2))
+    assert timed.core.step()
+    assert rows_beside_a_long_prompt(timed, 3) == [63, 63, 63]
 
 
 def test_progress_counts_steps_and_the_tokens_of_prompts_that_wait():

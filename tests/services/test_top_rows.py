@@ -6,15 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.top_rows import MOST_ROWS, WIDTH, fits, pack, unpack
-from services.contract.types import DraftSource, VerifyMode
+from services.contract.types import DraftSource, DraftTree, VerifyMode
 from services.drafter.methods.ngram import small_tree
 from services.drafter.methods.ngram.small_tree import SmallTrees, TargetRows
 from services.engine.ngram_file import NgramFile
 from services.engine.sampling import likeliest
 from tests.fake_engine import law
+from tests.services.running_bench import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
+    TEXT,
+    Running,
+    draft,
+    limit,
+    start,
+    text_of,
+)
 from tests.services.test_small_tree import Bench, started
-from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
-from tests.services.verifier_bench import opening as verify_opening
 
 u32 = st.integers(0, (1 << 32) - 1)
 
@@ -58,49 +67,52 @@ def told(text, width=WIDTH):
     return text[-1], tuple(law(text).topk(width).indices.tolist())
 
 
+def verified(tree=None, **more):
+    """The row of one step, in which a draft behind the prompt is verified."""
+    table = Running()
+    table.run(start(limit=0, **more))
+    [row] = table.step(*[draft((), tree=tree)] * (tree is not None), limit(1))
+    return row
+
+
 @pytest.mark.parametrize("mode", [GREEDY, COUPLED], ids=lambda mode: mode.name)
-def test_verdicts_tell_the_rows_of_accepted_and_of_rejected_drafts(mode):
-    table = Table()
-    text = target_text(table.opened(mode=mode, top_rows=3), 4)
+def test_steps_tell_the_rows_of_accepted_and_of_rejected_drafts(mode):
+    text = text_of(start(mode=mode), 3)
     wrong = (text[0] + 1) % 7
-    verdict = table.verdict(block(1, 0, (text[0], wrong, text[1], wrong), (-1, -1, 0, 1)))
-    assert verdict.token_ids == tuple(text[:3])
+    tree = DraftTree((text[0], wrong, text[1], wrong), (-1, -1, 0, 1))
+    row = verified(tree, mode=mode, top_rows=3)
+    assert row.tokens == text
     prompt = list(PROMPT)
-    assert list(unpack(verdict.top_rows, 3)) == [
+    assert list(unpack(row.top_rows, 3)) == [
         told(prompt, 3),
         told([*prompt, text[0]], 3),
         told([*prompt, wrong], 3),
         told([*prompt, *text[:2]], 3),
         told([*prompt, wrong, wrong], 3),
     ]
-    after = table.verdict(block(2, 3, (wrong,)))
-    assert next(unpack(after.top_rows, 3)) == told([*prompt, *text[:3]], 3)
 
 
-def test_after_a_kept_row_the_rows_are_those_of_their_tokens():
-    table = Table()
-    text = target_text(table.opened(top_rows=3), 4)
-    table.verdict(block(1, 0, text[:1], want_bonus=False))
-    verdict = table.verdict(block(2, 1, text[1:2]))
-    texts = ([*PROMPT, *text[:1]], [*PROMPT, *text[:2]])
-    assert list(unpack(verdict.top_rows, 3)) == [told(one, 3) for one in texts]
+def test_the_first_row_of_a_draft_is_that_of_the_last_token_before_it():
+    table = Running()
+    table.step(start(top_rows=3))
+    [row] = table.step(draft((7,), TEXT[:1]))
+    assert next(unpack(row.top_rows, 3)) == told([*PROMPT, TEXT[0]], 3)
 
 
-def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new():
-    for asked, mode, tokens in (
-        (0, GREEDY, (1, 2)),
-        (WIDTH, GREEDY, ()),
-        (WIDTH, VerifyMode.STANDARD, (1, 2)),
-    ):
-        table = Table()
-        table.opened(verify_opening(mode=mode, top_rows=asked))
-        assert table.verdict(block(1, 0, tokens)).top_rows == b""
+@pytest.mark.parametrize(
+    ("asked", "mode", "tree"),
+    [
+        (0, GREEDY, DraftTree((1, 2))),
+        (WIDTH, GREEDY, None),
+        (WIDTH, VerifyMode.STANDARD, DraftTree((1, 2))),
+    ],
+)
+def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new(asked, mode, tree):
+    assert verified(tree, mode=mode, top_rows=asked).top_rows == b""
 
 
 def test_who_asks_for_more_than_there_is_gets_what_there_is():
-    table = Table()
-    table.opened(top_rows=1 << 31)
-    assert fits(table.verdict(block(1, 0, (1,))).top_rows, WIDTH)
+    assert fits(verified(DraftTree((1,)), top_rows=1 << 31).top_rows, WIDTH)
 
 
 # --- drafters keep and use them ---------------------------------------------------------

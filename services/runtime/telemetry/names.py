@@ -184,10 +184,6 @@ ACCEPTANCE_RATE = Attribute(
 EMITTED_TOKENS = Attribute(
     "paceline.emitted.tokens", "Tokens that became final; on Generate, in all rounds."
 )
-DISCARDED_TOKENS = Attribute("paceline.discarded.tokens", "Draft tokens returned unverified.")
-DISCARDED_DRAFT = Attribute(
-    "paceline.draft.discarded", "True: drafted, but dropped before it was sent."
-)
 BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the draft.")
 NEAR_TIES = Attribute(
     "paceline.near_ties",
@@ -243,8 +239,6 @@ class RoundOutcome:
     PARTIAL = "partial"
     REJECTED_ALL = "rejected_all"
     PLAIN = "plain"
-    DISCARDED = "discarded"
-    ABANDONED = "abandoned"
 
 
 OUTCOMES = {
@@ -252,8 +246,6 @@ OUTCOMES = {
     RoundOutcome.PARTIAL: "Some draft tokens were accepted.",
     RoundOutcome.REJECTED_ALL: "No draft token was accepted.",
     RoundOutcome.PLAIN: "There was no draft token: plain decoding.",
-    RoundOutcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
-    RoundOutcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
 }
 
 
@@ -333,13 +325,6 @@ class Cause:
     FULL = "full"
 
 
-class Where:
-    """Where draft tokens were thrown away."""
-
-    IN_FLIGHT = "in_flight"
-    UNSENT = "unsent"
-
-
 LAST_POSITION = 31
 POSITIONS = (*(str(position) for position in range(LAST_POSITION + 1)), f"{LAST_POSITION + 1}+")
 
@@ -396,12 +381,6 @@ ACCEPTED_BY = _counter(
     "source",
 )
 EMITTED = _counter("paceline.emitted.tokens", "{token}", "Tokens that became final.")
-DISCARDED = _counter(
-    "paceline.discarded.tokens",
-    "{token}",
-    "Draft tokens that were never verified: returned unverified, or not sent.",
-    "where",
-)
 FALLBACK_ROUNDS = _counter(
     "paceline.rounds.fallback",
     "{round}",

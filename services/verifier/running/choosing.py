@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import count
 
 from services.scheduling.turns import exchange
 from services.verifier.fed_text import by_seniority
@@ -39,6 +40,7 @@ class Choosing:
         self._sessions, self._drafting, self._own_drafts = sessions, drafting, own_drafts
         self._form_time, self._pace, self._options = form_time, pace, options
         self._most_scored = most_rows(vocab_size)
+        self._served = count(1)
 
     def turns(self, step: int) -> list[Turn]:
         """Drafts first, then shares of prompts; `step`: the number of the step."""
@@ -62,8 +64,8 @@ class Choosing:
         fit = sum(counts.values()) + len(ready) <= self._options.max_step_tokens
         # Of heavy formats a step holds one.
         if not fit or any(own.heavy for own in ready):
-            ready.sort(key=lambda own: own.served_in)
-            ready = exchange(ready, lambda own: own.tenant_of_turns, "served_in")
+            ready.sort(key=lambda own: own.served)
+            ready = exchange(ready, lambda own: own.tenant_of_turns, "served")
         return self._as_fit(ready, counts, step)
 
     def _as_fit(
@@ -86,7 +88,7 @@ class Choosing:
                 continue
             turns.append(_with_draft(session, counts[session.key]))
             busy.add(session)
-            session.served_in = step
+            session.served_in, session.served = step, next(self._served)
             used += 1 + len(turns[-1].tree)
             rest = rest or (session.heavy and not alone)
         return turns
@@ -110,12 +112,22 @@ class Choosing:
         left = [session.prefill_left for session in waiting]
         shares = share_prefill(left, self._pace.prompt_room(waiting, turns, every))
         return [
-            _of_prompt(session, share, step)
+            self._of_prompt(session, share, step)
             for session, share in zip(
                 waiting, within(waiting, shares, self._most_scored), strict=True
             )
             if share
         ]
+
+    def _of_prompt(self, session: RunningSession, share: int, step: int) -> Turn:
+        """A share of a prompt; with the last one the first token comes, too."""
+        idle = session.form is None and session.runs and not session.scoring
+        fits = session.cache.reserve >= session.next_tokens
+        last = share == session.prefill_left and idle and fits and not session.opening.score_from
+        if not last or session.heavy:
+            return prompt_turn(session, share)
+        session.served_in, session.served = step, next(self._served)
+        return step_turn(session, NOTHING, share)
 
 
 def _with_draft(session: RunningSession, count: int) -> Turn:
@@ -124,14 +136,3 @@ def _with_draft(session: RunningSession, count: int) -> Turn:
         return step_turn(session, NOTHING)
     most = min(session.depth, session.room, MOST_SAID)
     return step_turn(session, session.mailbox.first_tokens(count, most))
-
-
-def _of_prompt(session: RunningSession, share: int, step: int) -> Turn:
-    """A share of a prompt; with the last one the first token comes, too."""
-    idle = session.form is None and session.runs and not session.scoring
-    fits = session.cache.reserve >= session.next_tokens
-    last = share == session.prefill_left and idle and fits and not session.opening.score_from
-    if not last or session.heavy:
-        return prompt_turn(session, share)
-    session.served_in = step
-    return step_turn(session, NOTHING, share)

@@ -49,6 +49,8 @@ class RunningSession(FedText):
         """That it was in, of this opening."""
         self.served_in = 0
         """The last of the engine's steps that it was in."""
+        self.served = 0
+        """The number of its last turn, of all turns; a tenant's sessions exchange theirs."""
         self.ready_since = now
         """When it could first have been in its next step; in seconds."""
         self.advanced_at = now

@@ -10,30 +10,28 @@ from dataclasses import replace
 import pytest
 
 from services.contract import types as t
+from services.contract.worker_messages import EndSession, SessionGone
 from services.engine.native import NativeEngine, PagedCache
 from tests.services.drafter_kit import real_engine
 from tests.services.failing_calls import BROKEN, KV_CALLS, NO_MEMORY, Failing
-from tests.services.verifier_bench import COUPLED, Table, block, opening
+from tests.services.running_bench import COUPLED, Running, draft, start
 
 LENGTH = 9
 LONG = tuple(10 + i * i % 300 for i in range(40))
 OTHER = tuple(10 + 7 * i % 300 for i in range(70))
 NO_MAIN_MEMORY = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+AGAIN, FIRST, SECOND, DRAWN = range(1, 5)
 
 
 def commands():
     """Texts that begin alike, are taken over, awaited and retained, in three modes."""
-    wanted = {"scope": "t", "max_tokens": LENGTH}
+    wanted = {"cache_scope": "t", "max_tokens": LENGTH}
     return [
-        scoped("again", prompt=(*LONG, 5, 6), logprobs=2, **wanted),
-        scoped("first", prompt=OTHER, mode=COUPLED, temperature=0.7, **wanted),
-        scoped("second", prompt=(*OTHER, 9), **wanted),
-        scoped("drawn", prompt=LONG[:9], mode=t.VerifyMode.BLOCK, temperature=0.9, **wanted),
+        start(AGAIN, prompt=(*LONG, 5, 6), logprobs=2, **wanted),
+        start(FIRST, prompt=OTHER, mode=COUPLED, temperature=0.7, **wanted),
+        start(SECOND, prompt=(*OTHER, 9), **wanted),
+        start(DRAWN, prompt=LONG[:9], mode=t.VerifyMode.BLOCK, temperature=0.9, **wanted),
     ]
-
-
-def scoped(name, scope="t", **more):
-    return opening(name, cache_scope=scope, **more)
 
 
 @pytest.fixture(scope="module")
@@ -44,59 +42,64 @@ def engine():
 @pytest.fixture(scope="module")
 def texts(engine):
     """What each session says by itself, with no draft."""
-    alone = [replace(command, cache_scope="") for command in commands()]
-    return {one.session: Table(engine).decode(one, lambda _: ((), None), LENGTH) for one in alone}
+    found = {}
+    for command in commands():
+        table = Running(engine)
+        table.run(replace(command, cache_scope=""))
+        found[command.handle] = table.output(command.handle)
+        table.core.drop_link(1)
+    assert {len(text) for text in found.values()} == {LENGTH}
+    return found
 
 
 def served(engine, failing, guesses):
     """Serve all sessions with drafts that are right in part; their texts, and what failed."""
-    table = Table(engine)
-    for name, prompt, scope in (("ended", LONG, "t"), ("spare", OTHER, "nobody")):
-        table.opened(scoped(name, scope, prompt=prompt))
-        table.run(t.CloseVerify(name))
+    table = Running(engine)
+    for handle, prompt, scope in ((11, LONG, "t"), (12, OTHER, "nobody")):
+        table.run(start(handle, prompt=prompt, cache_scope=scope, limit=0))
+        table.run(EndSession(handle))
     with failing:
-        outputs, failed = answered(table, guesses)
+        failed = answered(table, guesses)
         table.core.drop_link(1)
     assert engine.kv_tokens_used == 0, "K/V of a session was not given back"
-    table.core._caches.relieve()
+    table.core._sessions.caches.relieve()
     assert engine.budget.spare == 0, "K/V of a text that ended was not given back"
     assert all(extent.free == extent.count for extent in engine.budget.arena.extents)
-    return outputs, failed
+    return {handle: table.output(handle) for handle in guesses}, failed
 
 
 def answered(table, guesses):
-    outputs = {command.session: [] for command in commands()}
-    rounds, failed = dict.fromkeys(outputs, 0), {}
+    """Who failed, once everybody else has said all."""
+    failed = {}
     table.give(*commands())
-    for _ in range(60):
+    for number in range(60):
         table.core.step()
-        for event in table.taken():
-            name = event.session
-            match event:
-                case t.SessionFailed():
-                    failed[name] = event
-                case t.Verdict():
-                    outputs[name] += event.token_ids
-            going = name not in failed and len(outputs[name]) < LENGTH
-            if going and isinstance(event, t.VerifyOpened | t.Verdict):
-                rounds[name] += 1
-                table.give(asked(name, rounds[name], outputs[name], guesses[name]))
-        if all(name in failed or len(outputs[name]) >= LENGTH for name in outputs):
-            return outputs, failed
+        gone = [event for event in table.taken() if isinstance(event, SessionGone)]
+        failed |= {event.handle: event for event in gone}
+        going = [
+            handle
+            for handle in guesses
+            if handle not in failed and len(table.output(handle)) < LENGTH
+        ]
+        if not going:
+            return failed
+        for handle in going:
+            if (tree := guessed(handle, table.output(handle), guesses[handle])) is not None:
+                table.give(draft((), table.output(handle), number, handle, tree=tree))
     raise AssertionError("a session was left without an answer")
 
 
-def asked(name, round_, output, text):
-    """A chain, a tree, or nothing; with a wrong token now and then, without a bonus at times."""
-    rng = random.Random(f"{name}{len(output)}")
+def guessed(handle, output, text):
+    """A chain, a tree, or nothing; with a wrong token now and then."""
+    rng = random.Random(f"{handle} {len(output)}")
     tail = [token ^ (rng.random() < 0.2) for token in text[len(output) :][: rng.randrange(5)]]
-    if name == "drawn":
-        return block(round_, len(output), session=name)
-    if tail and rng.random() < 0.5:
-        tokens = [token for right in tail for token in (right ^ 1, right)]
+    if handle == DRAWN or not tail:
+        return None
+    if rng.random() < 0.5:
+        tokens = tuple(token for right in tail for token in (right ^ 1, right))
         parents = [parent for level in range(len(tail)) for parent in 2 * (2 * level - 1,)]
-        return block(round_, len(output), tokens, [max(-1, p) for p in parents], session=name)
-    return block(round_, len(output), tail, session=name, want_bonus=rng.random() < 0.5)
+        return t.DraftTree(tokens, tuple(max(-1, parent) for parent in parents))
+    return t.DraftTree(tuple(tail))
 
 
 def watched(monkeypatch, failing):
@@ -133,9 +136,10 @@ def test_a_call_that_fails_costs_one_session_at_most(engine, texts, places, monk
             outputs, failed = served(engine, failing, texts)
         assert failing.calls > number, "it did not come to that call"
         assert len(failed) <= 1, (number, failed)
-        for name, text in texts.items():
-            whole = outputs[name] == text
-            assert whole or (name in failed and text[: len(outputs[name])] == outputs[name]), number
+        for handle, text in texts.items():
+            whole = outputs[handle] == text
+            broken = handle in failed and text[: len(outputs[handle])] == outputs[handle]
+            assert whole or broken, number
         reasons += [event.reason for event in failed.values()]
         let_go += not failed
     assert let_go > (0 if error is BROKEN else len(places) / 2)

@@ -1,1 +1,0 @@
-"""The round machine: pure, standard library only."""
