@@ -324,7 +324,7 @@ def crowd(level_ms=1.0, count=hypotheses.CROWD, **changes):
 
 def lengths(harness, levels):
     """How many tokens of a session were in each frame that left in these levels."""
-    assert all([harness.core.step() for _ in range(levels)])
+    assert all(harness.core.step() for _ in range(levels))
     frames = [event for _, event in harness.take() if isinstance(event, DraftFrame)]
     return [max(len(row.tree) for row in drafts_of([(0, frame)])) for frame in frames]
 
