@@ -83,16 +83,14 @@ def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSetting
 
 
 def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
-    """Serve both until SIGTERM or SIGINT; the exit status (1 = the engine failed).
+    """Serve a verifier that drafts by itself, until SIGTERM or SIGINT.
 
-    From protocol 2 on the verifier alone is served, and drafts by itself. Raises `StartError`
-    when it cannot start.
+    The exit status (1 = the engine failed). Raises `StartError` when it cannot start.
     """
     from services.contract.types import Role
     from services.drafter import main as drafting
     from services.drafter.registry import Beside, build
     from services.engine.lending import Lending
-    from services.runtime.core_thread import CoreThread
     from services.runtime.serving import Served
     from services.runtime.worker_main import run_worker, tracing
     from services.verifier import main as verifying
@@ -100,25 +98,16 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
     with tracing(verifier, Role.VERIFIER) as tracer:
 
         def load() -> list[Served]:
-            thread, lending = CoreThread(), Lending()
+            lending = Lending()
             beside = Beside(lambda: verifying.load_engine(verifier), lending, vetting_of(verifier))
             # The drafter first: its errors show before the weights are read.
             drafters, engine = build(drafter, beside), beside.engine
-            forms = beside.structures
             times = verifying.step_times(verifier, engine)
-            if verifier.protocol > 1:
-                proposer = drafting.make_proposer(drafter, drafters, tracer)
-                judge = verifying.make_host(
-                    verifier, engine, times, tracer, None, lending, forms, proposer
-                )
-                tracer.watch({"verifier": judge.progress})
-                return [verifying.serving(judge, engine, times)]
-            judge = verifying.make_host(verifier, engine, times, tracer, thread, lending, forms)
-            drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
-            tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
-            return [
-                verifying.serving(judge, engine, times),
-                Served(drafts, drafts.describe()),
-            ]
+            proposer = drafting.make_proposer(drafter, drafters, tracer)
+            host = verifying.make_host(
+                verifier, engine, times, tracer, lending, beside.structures, proposer
+            )
+            tracer.watch({"verifier": host.progress})
+            return [verifying.serving(host, engine, times)]
 
         return run_worker(verifier, tracer, load)

@@ -66,11 +66,10 @@ OnStates = Callable[[Fate, int], object]
 class StateRows(NamedTuple):
     """Rows of a session's text from `position` on, in prompt and output.
 
-    `tokens`: the ones behind each row's token, where a verdict brought them with the rows. They
+    `tokens`: the ones behind each row's token, where a step brought them with the rows. They
     say which text it is that the rows are of; rows of a prompt need none.
     """
 
-    epoch: int
     position: int
     states: bytes
     tokens: tuple[int, ...] = ()

@@ -4,9 +4,8 @@ Rules:
 
 1.  Rows are of committed text only: the last one's token, and the tokens that came with the rows,
     have been committed. Those of text to come may wait, where somebody holds them.
-2.  Their epoch is neither before the session's opening nor after the session's own.
-3.  The tokens that came with them are those of the text.
-4.  What fits nowhere is dropped and counted. It costs speed, never the session.
+2.  The tokens that came with them are those of the text.
+3.  What fits nowhere is dropped and counted. It costs speed, never the session.
 """
 
 from __future__ import annotations
@@ -41,14 +40,6 @@ class Anchored(Protocol):
     @property
     def text(self) -> Sequence[int]:
         """Prompt + output."""
-
-    @property
-    def first_epoch(self) -> int:
-        """That of the session's opening."""
-
-    @property
-    def epoch(self) -> int:
-        """The newest one."""
 
 
 def shape_of(drafters: Iterable[Drafter]) -> StateShape:
@@ -99,9 +90,7 @@ def place(session: Anchored, rows: StateRows, width: int) -> bool | None:
     count, tokens = row_count(rows.states, width), rows.tokens
     if not count or rows.position < 0 or len(tokens) not in (0, count):
         return False
-    if rows.epoch < session.first_epoch:
-        return False
     end = rows.position + count + bool(tokens)
-    if rows.epoch > session.epoch or end > session.prompt_length + session.committed_length:
+    if end > session.prompt_length + session.committed_length:
         return None
     return not tokens or tuple(session.text[rows.position + 1 : end]) == tokens

@@ -125,7 +125,7 @@ class LocalProposer:
 
     def anchor(self, key: Hashable, position: int, states: bytes) -> None:
         """The target's states at tokens of a text, prompt and output, from `position` on."""
-        own, rows = self._sessions.get(key), StateRows(0, position, states)
+        own, rows = self._sessions.get(key), StateRows(position, states)
         if own is None or own.failed:
             self._anchors.drop(rows)
         elif self._anchors.give(own.key, own.session, own.drafter, rows) is None:

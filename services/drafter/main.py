@@ -7,16 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 from services.contract.types import Role
-from services.drafter.core import DrafterCore
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.local import LocalProposer
 from services.drafter.protocol import Drafter
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
-from services.runtime.core_thread import CoreThread
-from services.runtime.host import Emit, WorkerCore, WorkerHost
+from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
-from services.runtime.tree_handover import Handover
 from services.runtime.worker_main import run_worker, tracing
 
 
@@ -39,31 +37,22 @@ def make_host(
     settings: DrafterSettings,
     drafters: Mapping[str, Drafter],
     tracer: StepTracer | None = None,
-    thread: CoreThread | None = None,
-    handover: Handover | None = None,
 ) -> WorkerHost[Any, Any]:
-    """The host of a core with these methods, not started.
-
-    `thread`: one to share with a verifier, `handover`: what they leave to each other.
-    """
+    """The host of a core with these methods, not started."""
     on_states = tracer.on_states("drafter") if tracer is not None else None
-    both: dict[str, Any] = {
-        "worker_id": settings.worker_id,
-        "version": version("paceline"),
-        "max_window": settings.max_window,
-        "lengthen": settings.lengthen,
-        "on_step": tracer.on_step("drafter") if tracer is not None else None,
-        "on_states": on_states,
-    }
-
-    def make_core(emit: Emit) -> WorkerCore[Any]:
-        if settings.protocol == 1:
-            return DrafterCore(drafters, emit=emit, handover=handover, **both)
-        from services.drafter.hypotheses.core import HypothesisCore
-
-        return HypothesisCore(drafters, emit=emit, **both)
-
-    return WorkerHost(make_core, thread=thread, on_states=on_states)
+    return WorkerHost(
+        lambda emit: HypothesisCore(
+            drafters,
+            emit=emit,
+            worker_id=settings.worker_id,
+            version=version("paceline"),
+            max_window=settings.max_window,
+            lengthen=settings.lengthen,
+            on_step=tracer.on_step("drafter") if tracer is not None else None,
+            on_states=on_states,
+        ),
+        on_states=on_states,
+    )
 
 
 def make_proposer(

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.engine.port import KVCache
-from services.runtime.tree_handover import Handover
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +52,10 @@ class Offer:
 
 
 class Lending:
-    """What a verifier leaves to a drafter in its process: K/V by session id, and what it decides.
-
-    Ids of two orchestrators may be the same: who borrows compares the texts.
-    """
+    """What a verifier lends to whatever drafts in its process: the K/V of its sessions."""
 
     def __init__(self) -> None:
         self._offers: dict[Hashable, Offer] = {}
-        self.handover = Handover()
 
     def offer(self, session: Hashable, cache: KVCache, text: Sequence[int]) -> Offer:
         """Offer a session's K/V from now on, in place of an earlier one of that id."""

@@ -60,7 +60,7 @@ class Caches:
         opened = self._begin(session)
         session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
-            session.offer = self._lending.offer(session.lent_as, opened.cache, session.text)
+            session.offer = self._lending.offer(session.key, opened.cache, session.text)
 
     def _begin(self, session: FedText) -> SharedText:
         """K/V with what is known of a text, but for rows that are to be scored."""
@@ -170,7 +170,7 @@ class Caches:
     def _parted(self, session: FedText) -> SharedText | None:
         """What a session has in K/V; it has that no more, and nobody borrows it."""
         if self._lending is not None and session.offer is not None:
-            self._lending.withdraw(session.lent_as, session.offer)
+            self._lending.withdraw(session.key, session.offer)
         shared, session.shared, session.offer = session.shared, None, None
         return shared
 

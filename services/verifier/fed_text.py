@@ -134,11 +134,6 @@ class FedText:
         return self.opening.cache_scope or self.key
 
     @property
-    def lent_as(self) -> Hashable:
-        """The name under which its K/V is lent."""
-        return self.key
-
-    @property
     def claim(self) -> Claim:
         """Its claim to room, and to be read."""
         return Claim(self.tenant, self.priority, self.since)
@@ -152,10 +147,6 @@ class FedText:
     def waits(self) -> bool:
         """Whether it has something for a step."""
         return not self.preempted and (self.ready or not self.filled)
-
-    def near(self, _now: float) -> bool:
-        """Whether it has something for a step, or will have in a moment."""
-        return self.waits
 
     # --- its form -----------------------------------------------------------------
 

@@ -37,12 +37,12 @@ class FormTime:
     def rest(self, sessions: Iterable[FedText], now: float) -> float:
         """How long heavy ones among the sessions leave the time to the others; 0 = not at all."""
         beyond = self._left(now) - BEYOND
-        return beyond / SHARE if beyond > 0 and crowded(sessions, now) else 0.0
+        return beyond / SHARE if beyond > 0 and crowded(sessions) else 0.0
 
     def _left(self, now: float) -> float:
         return max(0.0, self._ahead - SHARE * (now - self._at))
 
 
-def crowded(sessions: Iterable[FedText], now: float) -> bool:
+def crowded(sessions: Iterable[FedText]) -> bool:
     """Whether anybody is there who would wait for a heavy format."""
-    return any(not own.heavy and own.near(now) for own in sessions)
+    return any(not own.heavy and own.waits for own in sessions)

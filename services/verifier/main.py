@@ -12,14 +12,12 @@ from services.engine.port import Engine
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
 from services.grammar.vetting import vetting_of
-from services.runtime.core_thread import CoreThread
-from services.runtime.host import Outlet, WorkerCore, WorkerHost
+from services.runtime.host import Outlet, WorkerHost
 from services.runtime.proposer import Proposer
 from services.runtime.serving import Served
 from services.runtime.telemetry import StepTracer
 from services.runtime.worker_main import run_worker, tracing
 from services.scheduling.draft_budget import DraftBudget
-from services.verifier.core import VerifierCore
 from services.verifier.measuring import measured
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
@@ -79,24 +77,21 @@ def make_host(
     engine: Engine,
     times: tuple[StepTime, ...] = (),
     tracer: StepTracer | None = None,
-    thread: CoreThread | None = None,
     lending: Lending | None = None,
     structures: Structures | None = None,
     proposer: Proposer | None = None,
 ) -> VerifierHost:
     """The host of a core on `engine`, not started.
 
-    `times`: what was measured of its steps. `thread`: one to share with a drafter on the same
-    engine; `lending`: where that drafter finds the K/V of the sessions and what was decided, and
-    leaves its drafts; `structures`: what it compiles with, too. `proposer`: what drafts for it
-    in its own thread, from protocol 2 on.
+    `times`: what was measured of its steps. `proposer`: what drafts for it in its own thread;
+    `lending`: where that finds the K/V of the sessions. `structures`: what compiles response
+    formats; left out: what the engine has.
     """
     structures = structures or structures_of(engine, vetting_of(settings))
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
         prefill_slowdown=settings.prefill_slowdown,
-        gather_ms=settings.gather_ms,
         prefix_cache_tokens=settings.prefix_cache_tokens,
         version=version("paceline"),
         lending=lending,
@@ -107,9 +102,7 @@ def make_host(
         on_choices=tracer.on_choices(engine.model_id, engine.dtype) if tracer is not None else None,
     )
 
-    def make_core(emit: Outlet) -> WorkerCore[Any]:
-        if settings.protocol == 1:
-            return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
+    def make_core(emit: Outlet) -> RunningCore:
         return RunningCore(
             engine,
             emit=emit,
@@ -120,7 +113,7 @@ def make_host(
             absorb=emit.absorb,
         )
 
-    host: VerifierHost = WorkerHost(make_core, thread=thread, on_states=options.on_states)
+    host: VerifierHost = WorkerHost(make_core, on_states=options.on_states)
     if structures is not None:
         structures.wake = host.wake
     return host

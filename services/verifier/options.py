@@ -18,17 +18,15 @@ class VerifierOptions:
 
     `prefill_slowdown`: how many times as long it may make a step that others decode in;
     more where fewer decode than wait for prompts.
-    `gather_ms`: how long it waits at most for sessions that are about to come back.
     `prefix_cache_tokens`: what the K/V of texts that ended may hold; None: half of the budget.
-    `lending`: where a drafter in this process finds the K/V of the sessions and what was
-    decided, and leaves what it drafts. `structures` compiles response formats; without it none
-    is served. `clock` is in seconds and only measures; no decision about a token depends on it.
+    `lending`: where what drafts in this process finds the K/V of the sessions. `structures`
+    compiles response formats; without it none is served. `clock` is in seconds and only
+    measures; no decision about a token depends on it.
     """
 
     max_step_tokens: int = 2048
     target_step_ms: float = 500.0
     prefill_slowdown: float = 1.75
-    gather_ms: float = 50.0
     prefix_cache_tokens: int | None = None
     version: str = ""
     lending: Lending | None = None

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):
-    """One session is refused; becomes a SessionFailed."""
+    """One session is refused; becomes a SessionGone."""
 
     def __init__(self, reason: FailureReason, message: str) -> None:
         self.reason = reason

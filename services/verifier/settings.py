@@ -75,12 +75,6 @@ class VerifierSettings(WorkerSettings):
         description="how many times as long prompts may make a step that others decode in; "
         "more where fewer decode than wait for prompts",
     )
-    gather_ms: float = Field(
-        50.0,
-        ge=0,
-        description="most milliseconds that a step waits for sessions about to come back, "
-        "where more of them in one step save more than that; 0 = none",
-    )
     worker_id: str = Field(
         default_factory=lambda: f"verifier-{secrets.token_hex(4)}",
         min_length=1,

@@ -26,7 +26,6 @@ from orchestrator.store import RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract.types import Role, TokenizerBundle
-from services.drafter.core import DrafterCore
 from services.drafter.hypotheses import HypothesisCore
 from services.drafter.local import LocalProposer
 from services.drafter.methods.graph.draft_graph import GraphRules
@@ -57,7 +56,6 @@ from services.runtime.serving import (
     serve_worker,
 )
 from services.runtime.telemetry import Telemetry
-from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.running.core import RunningCore
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
@@ -186,21 +184,8 @@ async def start_verifier(
 def verifier_core(
     loaded: Any, *, emit: Outlet, worker_id: str, options: VerifierOptions | None = None
 ) -> Any:
-    """A verifier's core, of the protocol that is spoken."""
-    if PROTOCOL == 1:
-        return VerifierCore(loaded, emit=emit, worker_id=worker_id, options=options)
-    return RunningCore(
-        loaded,
-        emit=emit,
-        worker_id=worker_id,
-        options=options,
-        absorb=emit.absorb,
-    )
-
-
-def drafter_core(drafters: dict[str, Any], **options: Any) -> Any:
-    """A drafter's core, of the protocol that is spoken."""
-    return (DrafterCore if PROTOCOL == 1 else HypothesisCore)(drafters, **options)
+    """A verifier's core, which hears in the middle of a step."""
+    return RunningCore(loaded, emit=emit, worker_id=worker_id, options=options, absorb=emit.absorb)
 
 
 # One attention and one MLP of the two layers.
@@ -232,7 +217,7 @@ async def start_drafter(
         drafters["ngram,model"] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
-    return await start_core(drafter_core, drafters, name, serving=serving, lengthen=lengthen)
+    return await start_core(HypothesisCore, drafters, name, serving=serving, lengthen=lengthen)
 
 
 async def start_beside(

@@ -17,6 +17,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.authentication import TokensFile
 from orchestrator.frontdoor.grpc.call_limits import Door
+from services.drafter.hypotheses import HypothesisCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from testkit.known_runner import KnownRunner
@@ -28,7 +29,6 @@ from tests.integration.cluster import (
     Cluster,
     Worker,
     cluster,
-    drafter_core,
     serve,
     start_core,
 )
@@ -45,7 +45,7 @@ async def known_verifier(step_ms: float = 0.0) -> Worker:
 
 async def known_drafter(chunk: int = 8) -> Worker:
     """Always right, `chunk` tokens at a time."""
-    return await start_core(drafter_core, {"known": KnownDrafter(1.0, chunk, 0.0)}, "d1")
+    return await start_core(HypothesisCore, {"known": KnownDrafter(1.0, chunk, 0.0)}, "d1")
 
 
 def text(seed: int, tokens: int, first: int = 0) -> list[int]:

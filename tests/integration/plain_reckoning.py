@@ -14,6 +14,7 @@ import torch
 from paceline import Generation
 
 from services.contract.types import FormatMarker, ResolvedSampling, ResponseFormat
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.checkpoint.bundle import make_bundle
@@ -25,7 +26,6 @@ from tests.integration.cluster import (
     PROMPT,
     Cluster,
     Worker,
-    drafter_core,
     start_core,
     target,
 )
@@ -178,7 +178,7 @@ async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Wor
     near = NativeEngine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
     known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
     drafters: dict[str, Any] = {name: known[name]() for name in methods}
-    return await start_core(drafter_core, drafters, "d1")
+    return await start_core(HypothesisCore, drafters, "d1")
 
 
 async def generate(running: Cluster, seed: int | None = 1, **options: Any) -> Generation:

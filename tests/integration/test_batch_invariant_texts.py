@@ -10,6 +10,7 @@ import torch
 from paceline import Chunk, Client
 
 from bench.same_texts import WINDOWS, Asking, compared
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine import number_formats
 from services.engine.native import NativeEngine
@@ -19,7 +20,6 @@ from tests.integration.cluster import (
     PATIENT,
     Worker,
     cluster,
-    drafter_core,
     start_core,
     verifier_core,
 )
@@ -80,7 +80,7 @@ async def all_texts(
 
 
 async def drafter() -> Worker:
-    return await start_core(drafter_core, {"ngram": NgramDrafter()}, "d1")
+    return await start_core(HypothesisCore, {"ngram": NgramDrafter()}, "d1")
 
 
 async def test_texts_in_bfloat16_are_those_of_plain_decoding_in_any_crowd_and_window():

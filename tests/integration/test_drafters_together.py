@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from paceline import DraftSource, Generation, InvalidArgument
 
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
 from services.engine.ngram_file import NgramFile
@@ -13,7 +14,6 @@ from tests.integration.cluster import (
     Cluster,
     Worker,
     cluster,
-    drafter_core,
     plain,
     start_core,
     start_drafter,
@@ -107,7 +107,7 @@ BY_ROWS = {
 
 async def start_drafter_by_rows() -> Worker:
     drafter = NgramDrafter(small=SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS)))
-    return await start_core(drafter_core, {"ngram": drafter}, "rows")
+    return await start_core(HypothesisCore, {"ngram": drafter}, "rows")
 
 
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "drawn"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from paceline import Chunk
 
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.eagle.eagle import EagleDrafter
 from services.drafter.methods.model.ahead import AheadRules
 from services.drafter.methods.model.informed import InformedDrafter
@@ -22,7 +23,6 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
-    drafter_core,
     engine,
     plain,
     serve_beside,
@@ -57,7 +57,7 @@ def methods(head) -> dict[str, Any]:
 
 
 async def elsewhere(head):
-    return [await start_verifier()], [await start_core(drafter_core, methods(head), "d1")]
+    return [await start_verifier()], [await start_core(HypothesisCore, methods(head), "d1")]
 
 
 async def beside(head):
@@ -94,7 +94,7 @@ async def test_rejection_rules_take_its_draws(head, site, rule, width):
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_drafter_that_takes_over_goes_on_from_the_states_that_come_then(head, method):
     verifiers, drafters = await elsewhere(head)
-    drafters.append(await start_core(drafter_core, methods(head), "d2"))
+    drafters.append(await start_core(HypothesisCore, methods(head), "d2"))
     tokens: list[int] = []
     async with cluster(verifiers, drafters, PATIENT, fallback=False) as running:
         stream = running.client.generate(

@@ -8,6 +8,7 @@ import torch
 
 from orchestrator.steering.config import Limits
 from services.contract.states import StateShape
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.lending import Lending
@@ -15,7 +16,6 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
-    drafter_core,
     engine,
     serve_beside,
     start_core,
@@ -85,7 +85,7 @@ async def verifier():
 
 
 async def drafter(method, name="d1"):
-    return await start_core(drafter_core, {"eagle": method}, name)
+    return await start_core(HypothesisCore, {"eagle": method}, name)
 
 
 async def text_of(running, ask=greedy, **more):

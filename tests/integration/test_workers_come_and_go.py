@@ -12,6 +12,7 @@ from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.contract.worker_messages import StartVerify
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
@@ -20,7 +21,6 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
-    drafter_core,
     engine,
     plain,
     start_core,
@@ -117,7 +117,7 @@ async def test_a_drafter_that_comes_later_is_used_by_new_sessions():
 
 async def test_a_full_drafter_means_no_drafter(caplog):
     methods = {"model": ModelDrafter(engine(kv_capacity_tokens=8))}
-    drafter = await start_core(drafter_core, methods, "full")
+    drafter = await start_core(HypothesisCore, methods, "full")
     async with cluster([await start_verifier()], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=30, ignore_eos=True)
     assert list(run.token_ids) == plain(PROMPT, 30)
@@ -183,7 +183,7 @@ def of_another_tokenizer() -> NativeEngine:
 
 async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
     stranger = of_another_tokenizer()
-    drafter = await start_core(drafter_core, {"model": ModelDrafter(stranger)}, "odd")
+    drafter = await start_core(HypothesisCore, {"model": ModelDrafter(stranger)}, "odd")
     verifier = await start_verifier()
     async with cluster([verifier], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=10, ignore_eos=True)
@@ -200,7 +200,7 @@ async def test_a_local_cluster_does_not_start_without_the_drafters_that_it_was_a
     log = tmp_path / "log"
     log.write_text("10:00 WARNING of another tokenizer\n10:01 INFO all is well\n")
     spec = ProcessSpec("orchestrator", (), tmp_path / "ready", log)
-    odd = await start_core(drafter_core, {"model": ModelDrafter(of_another_tokenizer())}, "odd")
+    odd = await start_core(HypothesisCore, {"model": ModelDrafter(of_another_tokenizer())}, "odd")
     drafter = await start_drafter()
     async with cluster([await start_verifier()], [drafter, odd]) as running:
         await local._require_drafters(spec, running.address, {drafter.address})

@@ -18,16 +18,6 @@ def no_environment(monkeypatch):
 
 
 @pytest.fixture
-def table():
-    """A verifier, and on it the session `s`."""
-    from tests.services.verifier_bench import Table
-
-    table = Table()
-    table.opened()
-    return table
-
-
-@pytest.fixture
 async def service():
     return FakeService()
 

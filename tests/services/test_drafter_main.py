@@ -19,7 +19,7 @@ from services.contract.types import (
 )
 from services.contract.wire import decode_description
 from services.contract.wire.protocol2 import DRAFTER_LINK_2
-from services.drafter.main import make_host, make_proposer
+from services.drafter.main import make_proposer
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.model.model import ModelDrafter
@@ -290,14 +290,6 @@ async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_pat
             assert draft.tree.token_ids == (3, 4, 1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
-
-
-@pytest.mark.parametrize("protocol", [1, 2])
-def test_a_drafter_speaks_the_protocol_that_it_is_told_to(protocol):
-    settings = DrafterSettings(method="ngram", protocol=protocol)
-    worker = make_host(settings, build(settings)).describe()
-    assert (worker.protocol_min, worker.protocol_max) == (protocol, protocol)
-    assert worker.methods == ("ngram",)
 
 
 def test_a_proposer_has_the_methods_of_the_settings():

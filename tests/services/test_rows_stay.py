@@ -14,7 +14,7 @@ from services.contract import types as t
 from services.drafter.methods.model.candidates import Place, candidates_at
 from services.engine.sampling import RowContext, by_batch, laws, paths
 from tests.fake_engine import FakeEngine, law
-from tests.services.verifier_bench import Table
+from tests.services.running_bench import Running, draft, limit, start
 
 VOCAB = 5_000
 EXACT = [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED]
@@ -45,25 +45,26 @@ class OnDevice(TorchFunctionMode):
 def device(monkeypatch):
     """What holds for devices holds for this CPU."""
     monkeypatch.setattr(paths, "path_for", lambda _: by_batch)
-    for name in ("judging", "rules.judge"):
+    for name in ("running.deciding", "rules.judge"):
         module = import_module(f"services.verifier.{name}")
         monkeypatch.setattr(module, "draw", laws.draw_in_parallel)
 
 
 @pytest.mark.parametrize("shape", PARENTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_verdict_with_all_that_can_be_asked_reads_no_row(mode, shape):
-    table = Table(FakeEngine(vocab_size=VOCAB))
-    table.opened(mode=mode, top_rows=8, **ASKED)
+def test_a_step_with_all_that_can_be_asked_reads_no_row(mode, shape):
+    table = Running(FakeEngine(vocab_size=VOCAB))
+    table.run(start(mode=mode, top_rows=8, limit=0, **ASKED))
     proposal, q = t.Proposal.ONE_HOT, None
     if mode not in EXACT:
         proposal, q = t.Proposal.SAMPLED, (LAW,) * (3 if shape == "chain" else 2)
     tree = t.DraftTree(DRAFT, PARENTS[shape], q, proposal, without_replacement=shape == "tree")
     with OnDevice() as seen:
-        verdict = table.verdict(t.Verify("s", 1, 1, 0, tree))
-    assert verdict.token_ids
-    assert verdict.logprobs
-    assert bool(verdict.top_rows) == mode.exact_match
+        [row] = table.step(draft((), tree=tree), limit(1))
+    assert row.tokens
+    assert row.logprobs
+    assert len(row.judged) == len(DRAFT)
+    assert bool(row.top_rows) == mode.exact_match
     assert seen.left > 0
 
 

@@ -115,16 +115,16 @@ PROMPT = (1, 2, 3)
 @pytest.mark.parametrize(
     ("given", "placed"),
     [
-        (StateRows(0, 0, rows(3)), True),
-        (StateRows(0, 0, rows(5)), True),
-        (StateRows(0, 0, rows(6)), None),
-        (StateRows(0, 1 << 31, rows(1)), None),
-        (StateRows(0, -1, rows(1)), False),
-        (StateRows(0, 0, rows(1)[1:]), False),
-        (StateRows(0, 2, rows(2), (7, 8)), True),
-        (StateRows(0, 2, rows(2), (7, 9)), False),
-        (StateRows(0, 3, rows(2), (8, 9)), None),
-        (StateRows(0, 2, rows(2), (7,)), False),
+        (StateRows(0, rows(3)), True),
+        (StateRows(0, rows(5)), True),
+        (StateRows(0, rows(6)), None),
+        (StateRows(1 << 31, rows(1)), None),
+        (StateRows(-1, rows(1)), False),
+        (StateRows(0, rows(1)[1:]), False),
+        (StateRows(2, rows(2), (7, 8)), True),
+        (StateRows(2, rows(2), (7, 9)), False),
+        (StateRows(3, rows(2), (8, 9)), None),
+        (StateRows(2, rows(2), (7,)), False),
     ],
 )
 def test_rows_are_of_the_known_text_or_of_one_to_come_or_of_none(given, placed):

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ({"target": "m", "threads": 0}, "threads"),
         ({"target": "m", "max_step_tokens": 0}, "max_step_tokens"),
         ({"target": "m", "target_step_ms": 0}, "target_step_ms"),
-        ({"target": "m", "gather_ms": -1}, "gather_ms"),
         ({"target": "m", "tensor_parallel": 0}, "tensor_parallel"),
         ({"synthetic": "f.json", "tensor_parallel": 2}, "only --engine vllm splits"),
     ],

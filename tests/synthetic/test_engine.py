@@ -9,25 +9,29 @@ import pytest
 import torch
 
 from services.contract.errors import Overloaded
+from services.contract.frames import (
+    DraftFrame,
+    StepFrame,
+    draft_frame,
+    draft_rows,
+    grants,
+    step_rows,
+)
 from services.contract.types import (
-    CommitDraft,
-    Draft,
     DraftTree,
-    OpenDraft,
-    OpenVerify,
     ResolvedSampling,
-    Verdict,
-    Verify,
     VerifyMode,
 )
-from services.drafter.core import DrafterCore
+from services.contract.worker_messages import DrafterEvent, StartDraft, StartVerify, VerifierEvent
+from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.port import Segment
 from services.engine.synthetic.engine import SyntheticEngine, target_engine
 from services.engine.synthetic.laws import laws
 from services.engine.synthetic.vocabulary import letters
 from services.engine.synthetic.world import World
-from services.verifier.core import VerifierCore
+from services.verifier.running.core import RunningCore
+from tests.services.running_bench import Fixed
 from tests.synthetic.kit import PROMPT, FakeTime, drafter, spec, target
 
 ACCEPTED = (6, 4, 1, 6, 6, 2, 1, 1, 5, 3, 6)
@@ -37,42 +41,47 @@ SAMPLING = ResolvedSampling(temperature=0.0, max_tokens=2000)
 def rounds(
     mode: VerifyMode, count: int, *, with_laws: bool = True, **agreement: object
 ) -> Iterator[tuple[int, int]]:
-    """(drafted, emitted) of synchronous rounds of five, by both cores.
+    """(drafted, emitted) of whole drafts of five, each verified in a step, by both cores.
 
     `with_laws`: the verifier is told what tokens were drawn from, if they were.
     """
-    drafts: list[object] = []
-    verdicts: list[object] = []
-    drafting = DrafterCore(
+    drafts: list[DrafterEvent] = []
+    steps: list[VerifierEvent] = []
+    drafting = HypothesisCore(
         {"model": ModelDrafter(drafter(FakeTime(), **agreement))},
         emit=lambda _, event: drafts.append(event),
         worker_id="d",
     )
-    judging = VerifierCore(
-        target(FakeTime(), **agreement), emit=lambda _, event: verdicts.append(event), worker_id="v"
+    judging = RunningCore(
+        target(FakeTime(), **agreement),
+        emit=lambda _, event: steps.append(event),
+        worker_id="v",
+        pacing=Fixed(),
     )
     sampling = SAMPLING if mode is VerifyMode.GREEDY else replace(SAMPLING, temperature=1.0)
-    judging.handle(1, OpenVerify("s", 1, 1, PROMPT, (), mode, sampling, 5, 8))
-    drafting.handle(1, OpenDraft("s", 1, PROMPT, (), mode, sampling, 5, 5))
+    judging.handle(1, StartVerify(1, 1, "s", 1, PROMPT, (), 0, mode, sampling, 5, 8))
+    while judging.step():
+        pass
+    drafting.handle(1, StartDraft(1, 1, "s", 1, PROMPT, (), mode, sampling, 5, 5, synchronous=True))
     done = 0
-    for round_ in range(1, count + 1):
+    for _ in range(count):
         while drafting.step():
             pass
-        trees = [one.tree for one in drafts if isinstance(one, Draft)]
+        [row] = [
+            row for frame in drafts if isinstance(frame, DraftFrame) for row in draft_rows(frame)
+        ]
         drafts.clear()
-        tail = tuple(token for tree in trees for token in tree.token_ids)
-        laws = tuple(row for tree in trees for row in tree.q or ())
-        draft = DraftTree(tail, None, laws, trees[0].proposal) if laws else DraftTree(tail)
-        judging.handle(
-            1, Verify("s", round_, round_, done, draft if with_laws else DraftTree(tail))
-        )
+        tree = row.tree if with_laws else DraftTree(row.tree.token_ids)
+        judging.handle(1, draft_frame([row._replace(tree=tree)]))
+        judging.handle(1, grants([(1, done + 1)]))
         while judging.step():
             pass
-        verdict = verdicts[-1]
-        assert isinstance(verdict, Verdict)
-        drafting.handle(1, CommitDraft("s", round_ + 1, done, verdict.token_ids))
-        done += len(verdict.token_ids)
-        yield len(tail), len(verdict.token_ids)
+        frame = steps[-1]
+        assert isinstance(frame, StepFrame)
+        drafting.handle(1, frame)
+        [said] = step_rows(frame)
+        done += len(said.tokens)
+        yield len(tree), len(said.tokens)
 
 
 def test_synchronous_rounds_emit_what_the_published_ones_did():

@@ -1,4 +1,4 @@
-"""The drafter's core of protocol 2: steps come in, one level for all sessions, drafts go out.
+"""The drafter's core: steps come in, one level for all sessions, drafts go out.
 
 Decide (which sessions have room) → draft (one call per method, all its sessions together) → absorb
 (tails grow) → send (one frame for each link, when it is time). Plain, synchronous,
@@ -141,7 +141,7 @@ class HypothesisCore:
                 if (entry := self._found(link, handle)) is not None:
                     entry.session.set_window(self._window(window))
             case TextStates(handle, _, position, states):
-                self._anchor(self._found(link, handle), StateRows(0, position, states))
+                self._anchor(self._found(link, handle), StateRows(position, states))
             case _:
                 assert_never(command)
 
@@ -234,7 +234,7 @@ class HypothesisCore:
             if (entry := own.get(handles[index])) is not None:
                 # A row of the token before each that the step brought.
                 before = entry.session.prompt_length + positions[index] - 1
-                self._anchor(entry, StateRows(0, before, rows, said))
+                self._anchor(entry, StateRows(before, rows, said))
 
     def _follow(self, entry: _Entry, position: int, tokens: Numbers, top_rows: bytes) -> None:
         before = len(entry.session.text)

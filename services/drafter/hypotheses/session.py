@@ -67,9 +67,6 @@ class HypothesisSession:
         "window",
     )
 
-    first_epoch = epoch = 0
-    """States of the target are of no epoch: the known text only grows."""
-
     def __init__(self, start: StartDraft) -> None:
         """Raises InvalidRequest for more output than max_tokens, or numbers beyond `draft_key`."""
         self._handle, self._term, self.opening = start.handle, start.term, start.opening

@@ -74,7 +74,7 @@ class Choosing:
         every, now = self._sessions.every.values(), self._options.clock()
         forms = any(own.matcher is not None for own in ready)
         rest = forms and self._form_time.rest(every, now) > 0
-        alone = not forms or not crowded(every, now)
+        alone = not forms or not crowded(every)
         turns: list[Turn] = []
         busy: set[RunningSession] = set()
         used = 0
