@@ -16,7 +16,8 @@ drafter's own chances are used, corrected by what came of them.
 
 A session waits for drafts that come late where that brings more by time; see `patience`. One whose
 drafts do not pay rests: its drafter is told to be 0 tokens ahead. After a while it
-tries again, and rests twice as long if they still do not.
+tries again, and rests twice as long if they still do not. So does one whose drafts come too late to
+bring anything, and whoever comes new to its tenant and source begins with that rest.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ UNPAID = 8
 """Drafts in a row that did not pay, after which a session rests."""
 SHORTEST_REST, LONGEST_REST = 16, 256
 """Steps of a session."""
+LOOK = 16
+"""Steps of a session in which it shows what drafts bring that come late."""
+LEAST_GAIN = 0.1
+"""Accepted draft tokens a step that are worth a drafter."""
 TRIALS = 2
 """Drafts behind a rest that are verified whether they pay or not, one token of each."""
 MOST_KNOWN = 1024
@@ -85,6 +90,8 @@ class _Acceptance:
     nodes: list[_Share] = field(default_factory=lambda: [_Share() for _ in range(len(EDGES) + 1)])
     holds: bool = False
     """Whether sessions wait for their drafts."""
+    rest: int = 0
+    """Steps that a session rests for at its begin, as drafts come too late."""
 
     def add(self, own: Judged) -> None:
         if own.reach:
@@ -97,6 +104,21 @@ class _Acceptance:
 
 
 @dataclass(slots=True)
+class _Look:
+    """What drafts brought in some steps: tokens that came, were judged and accepted."""
+
+    steps: int = 0
+    came: int = 0
+    judged: int = 0
+    accepted: int = 0
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether most tokens came too late, and the others brought next to nothing."""
+        return self.came > 2 * self.judged and self.accepted < LEAST_GAIN * self.steps
+
+
+@dataclass(slots=True)
 class _Session:
     tenant: Hashable
     source: str
@@ -106,8 +128,11 @@ class _Session:
     """Steps that it rests for yet."""
     rested: int = SHORTEST_REST
     """How long it rested last."""
+    late_rest: int = SHORTEST_REST
+    """How long it rests if its drafts come too late."""
     trials: int = 0
     patience: Patience = field(default_factory=Patience)
+    late: _Look = field(default_factory=_Look)
     baseline: bool = False
     drafted: bool = False
     """Whether its last step judged a draft."""
@@ -254,6 +279,8 @@ class DraftBudget:
         if session is None or not own.judged:
             return
         session.drafted = True
+        session.late.judged += own.judged
+        session.late.accepted += own.accepted
         for known in (session.acceptance, *self._known_of(session.tenant, session.source)):
             known.add(own)
 
@@ -266,17 +293,35 @@ class DraftBudget:
         """A draft of so many tokens came for a session, in time or late."""
         if (session := self._sessions.get(key)) is not None:
             session.patience.drafted(tokens, ms, whole=final)
+            session.late.came += tokens
 
     def advanced(self, key: Hashable, tokens: int, seconds: float) -> None:
         """A step brought a session so many tokens, so long after the one before."""
         session = self._sessions.get(key)
         if session is None:
             return
-        session.patience.advanced(tokens, seconds, judged=session.drafted)
-        session.drafted = False
+        drafted, session.drafted = session.drafted, False
         if session.rest:
             session.rest -= 1
             session.trials = TRIALS if not session.rest else 0
+            session.late = _Look()
+            return
+        session.patience.advanced(tokens, seconds, judged=drafted)
+        session.late.steps += 1
+        if session.patience.holds or session.baseline:
+            session.late = _Look()
+        elif session.late.steps >= LOOK:
+            self._look(session)
+
+    def _look(self, session: _Session) -> None:
+        """Let a session rest whose drafts come too late."""
+        of_tenant, _ = self._known_of(session.tenant, session.source)
+        if session.late.in_vain:
+            session.rest = of_tenant.rest = session.late_rest
+            session.late_rest = min(2 * session.late_rest, LONGEST_REST)
+        else:
+            session.late_rest, of_tenant.rest = SHORTEST_REST, 0
+        session.late = _Look()
 
     def window(self, key: Hashable, most: int) -> int:
         """How far a session's drafter is to be ahead: 0 while it rests, else while drafts may hold.
@@ -307,7 +352,9 @@ class DraftBudget:
         if found is None or found.source != offer.source:
             of_tenant, _ = self._known_of(offer.tenant, offer.source)
             patience = Patience(of_tenant.holds)
-            found = _Session(offer.tenant, offer.source, patience=patience)
+            rest = of_tenant.rest
+            found = _Session(offer.tenant, offer.source, rest=rest, patience=patience)
+            found.late_rest = max(SHORTEST_REST, rest)
             self._sessions[offer.key] = found
         return found
 

@@ -1,4 +1,4 @@
-"""How many nodes of a drafted tree pay for their verification, by their calibrated chances."""
+"""The chances that nodes of a drafted tree are reached, calibrated."""
 
 from __future__ import annotations
 
@@ -23,16 +23,3 @@ def believed(reach: Sequence[float], factors: Sequence[float]) -> list[float]:
         last = min(last, chance * factors[range_of(chance)])
         found.append(last)
     return found
-
-
-def worth_most(chances: Sequence[float], prices: Sequence[float]) -> int:
-    """The number of first nodes with the greatest gain over their cost; 0 = none pays.
-
-    `prices`: the total cost of 1, 2, ... nodes, in tokens.
-    """
-    best, greatest, brought = 0, 0.0, 0.0
-    for nodes, (chance, price) in enumerate(zip(chances, prices, strict=False), 1):
-        brought += chance
-        if brought - price > greatest:
-            best, greatest = nodes, brought - price
-    return best

@@ -155,17 +155,6 @@ class FedText:
         """Whether following its form takes others' time, more than is usual."""
         return self.matcher is not None and self.matcher.spending.heavy
 
-    @property
-    def rests(self) -> bool:
-        """Whether all that it waits for is to follow its form, while that is heavy."""
-        follows = self.form is not None and self.form.done
-        return self.heavy and (self.ready or (self.filled and follows))
-
-    @property
-    def form_seconds(self) -> float:
-        """CPU time that following its form took since that was counted last."""
-        return 0.0 if self.matcher is None else self.matcher.spending.uncounted
-
     def follow_text(self, seconds: float) -> bool:
         """Follow the text to its form for so long; whether all of it is.
 

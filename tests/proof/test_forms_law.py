@@ -171,7 +171,7 @@ def round_of(world, lives, rng, laws):
             session = kit.opened(world, opening.mode, kit.output_of(session), opening.seed)
         if not len(session.mailbox) or rng.random() < 0.5:
             kit.offered(session, random_draft(rng, laws, kit.output_of(session)))
-        size = rng.randrange(len(session.mailbox) + 1)
+        size = rng.choice([len(session.mailbox), rng.randrange(len(session.mailbox) + 1)])
         turns.append((at, kit.forwarded(world, session, size)))
     decisions = decide_turns([turn for _, turn in turns])
     for (at, turn), decision in zip(turns, decisions, strict=True):

@@ -124,6 +124,43 @@ def test_a_session_whose_drafts_do_not_pay_lets_its_drafter_rest_and_tries_again
     assert tried[-1] > 2000 - 2 * LONGEST_REST
 
 
+def drafted_late(budget: DraftBudget, key: str, steps: int, *, in_time: int = 0) -> int:
+    """Steps with drafts of four tokens, of which the first `in_time` are there; how many rest."""
+    resting = 0
+    for _ in range(steps):
+        ahead = budget.window(key, 8)
+        resting += not ahead
+        if ahead:
+            budget.drafted(key, 4, 4.0, False)
+        held = in_time if ahead else 0
+        [own] = budget.allot([Offer(key, "one", held, source="model", window=8)])
+        budget.stepped(1, own.tokens, 6.6 if own.tokens else 6.2)
+        if own.tokens:
+            budget.judged(Judged(key, own.tokens, own.tokens))
+        budget.advanced(key, 1 + own.tokens, 0.0066)
+    return resting
+
+
+def test_a_session_whose_drafts_come_too_late_lets_its_drafter_rest() -> None:
+    assert drafted_late(DraftBudget(), "s", 2000) > 1500
+    assert drafted_late(DraftBudget(), "s", 2000, in_time=1) < 50
+
+
+def test_drafts_that_come_in_time_end_the_rests() -> None:
+    budget = DraftBudget()
+    assert drafted_late(budget, "s", 600) > 300
+    drafted_late(budget, "s", LONGEST_REST, in_time=1)
+    assert drafted_late(budget, "s", 600, in_time=1) == 0
+
+
+def test_a_session_begins_with_the_rest_of_those_whose_drafts_come_too_late() -> None:
+    budget = DraftBudget()
+    drafted_late(budget, "s", 600)
+    assert drafted_late(budget, "new", 16) >= 15
+    drafted_late(budget, "s", LONGEST_REST + 100, in_time=1)
+    assert drafted_late(budget, "newer", 16, in_time=1) == 0
+
+
 def test_a_drawn_tokens_own_chance_has_no_part_in_it() -> None:
     """In STANDARD and BLOCK: whatever its drafter says of it."""
     offer = Offer("s", "one", 3, exact=False, window=8)

@@ -312,6 +312,61 @@ def test_what_is_drafted_leaves_when_no_session_has_room(harness):
     assert [(row.handle, len(row.tree), row.final) for row in rows] == [(1, 2, True), (2, 3, True)]
 
 
+# --- a crowd ---------------------------------------------------------------------
+
+
+def crowd(level_ms=1.0, count=hypotheses.CROWD, **changes):
+    """So many sessions, and none of their frames has left."""
+    harness = Harness(level_ms)
+    harness.send(*[starting(handle, **changes) for handle in range(1, count + 1)])
+    return harness
+
+
+def lengths(harness, levels):
+    """How many tokens of a session were in each frame that left in these levels."""
+    assert all(harness.core.step() for _ in range(levels))
+    frames = [event for _, event in harness.take() if isinstance(event, DraftFrame)]
+    return [max(len(row.tree) for row in drafts_of([(0, frame)])) for frame in frames]
+
+
+def test_in_a_crowd_four_levels_leave_together_where_fewer_sessions_have_them_at_once():
+    assert lengths(crowd(window=8, count=hypotheses.CROWD - 1), 4) == [1, 2]
+    assert lengths(crowd(window=8), 4) == [4]
+
+
+def test_sessions_that_rest_make_no_crowd():
+    harness = crowd(window=8, count=hypotheses.CROWD - 1)
+    harness.send(starting(99, window=0))
+    assert lengths(harness, 4) == [1, 2]
+
+
+def test_in_a_crowd_one_frame_leaves_behind_each_step():
+    harness = crowd(0.1, window=30)
+    assert lengths(harness, 12) == [4]
+    harness.send(step(brought(1, 0, 2)))
+    assert lengths(harness, 1) == [9], "all that was held back"
+    assert lengths(harness, 7) == []
+
+
+def test_what_is_held_back_in_a_crowd_leaves_though_no_step_comes():
+    harness = crowd(0.1, window=6)
+    assert [len(row.tree) for row in harness.run()] == [4] * hypotheses.CROWD
+    wait = harness.core.patience()
+    assert 0 < wait <= hypotheses.LONGEST_WAIT
+    harness.now += round(wait * 1e9)
+    assert harness.core.patience() == 0
+    assert [len(row.tree) for row in harness.run()] == [2] * hypotheses.CROWD
+    assert harness.core.patience() == 0
+
+
+def test_whoever_can_draft_does_not_wait_for_what_is_held_back():
+    harness = crowd(0.1, window=6)
+    harness.run()
+    assert harness.core.patience() > 0
+    harness.send(starting(99))
+    assert harness.core.patience() == 0
+
+
 def test_a_frame_has_the_sessions_of_its_link_alone():
     harness = Harness(0.1)
     for link, handle in ((1, 5), (2, 5), (1, 6)):

@@ -5,12 +5,15 @@ Decide (which sessions have room) → draft (one call per method, all its sessio
 single-threaded; it knows no method and imports no torch.
 
 When a frame leaves follows from counts, clocks and load, never from a token: after each level where
-that takes a millisecond, else after two to four, and at once when no session has room left.
+that takes a millisecond, else after two to four, and at once when no session has room left. Whoever
+forwards frames reads them one by one: where they leave faster than that, each is later than the one
+before. So in a crowd four levels leave together, and one frame behind each step that is heard of.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +51,10 @@ FRAME_MS = 2.0
 """Of drafting in one frame: a frame costs CPU in three processes."""
 AWAITED_MS = 0.5
 """Of a level, from which a draft's first token leaves alone."""
+CROWD = 8
+"""Sessions that are drafted for."""
+LONGEST_WAIT = 0.01
+"""Seconds between two frames of a crowd that no step comes between."""
 _NEWEST = 0.125
 """Weight of the newest level in the mean of what levels take."""
 
@@ -103,6 +110,11 @@ class HypothesisCore:
         """Sessions that something was drafted for since a frame left."""
         self._levels = 0
         """Since then."""
+        self._crowded = False
+        self._heard = True
+        """Whether a step came since a frame left."""
+        self._sent_at = self._again = -math.inf
+        """When a frame left, and when to look whether one may; in seconds."""
         self._level_ms = 0.0
         """What a level takes; 0 before the first."""
         self._reserved = 0
@@ -114,6 +126,7 @@ class HypothesisCore:
 
     def handle(self, link: int, command: DrafterCommand, _arrived: float = 0.0) -> None:
         """Absorb one command; no forward happens here."""
+        self._again = -math.inf
         match command:
             case StepFrame():
                 self._take(link, command)
@@ -199,6 +212,7 @@ class HypothesisCore:
 
     def _take(self, link: int, frame: StepFrame) -> None:
         """Take in what a step brought to the sessions that are here."""
+        self._heard = True
         own, handles = self._links.get(link, {}), frame.every_handle()
         if own.keys().isdisjoint(handles):
             return
@@ -241,32 +255,48 @@ class HypothesisCore:
     # --- a level --------------------------------------------------------------
 
     def patience(self) -> float:
-        """None: a draft is wanted as soon as it can be."""
-        return 0.0
+        """None while there is something to draft; else until what was drafted may leave."""
+        return max(0.0, self._again - self._now())
+
+    def _now(self) -> float:
+        return self._clock() / 1e9
 
     def step(self) -> bool:
         """One level for every session that has room; False = nothing to do."""
         due = self._due()
         if not due:
-            self._send()
+            self._send_in_time()
             everyone = [entry for own in self._links.values() for entry in own.values()]
             groups = by_drafter(everyone)
-            return any(idle(drafter, map(_ask, group)) for drafter, group in groups)
+            return any(idle(drafter, map(_ask, group)) for drafter, group in groups) or self._rest()
         started = self._clock()
         if not sum(self._draft(*group) for group in by_drafter(due)):
-            self._send()
-            return False
+            self._send_in_time()
+            return self._rest()
         self._levels += 1
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
         if self._levels >= self._levels_a_frame() or self._awaited():
-            self._send()
+            self._send_in_time()
         return True
 
+    def _rest(self) -> bool:
+        """Nothing can be drafted before something comes; what is held back leaves in time."""
+        if self._unsent:
+            self._again = self._sent_at + LONGEST_WAIT
+        return False
+
+    def _send_in_time(self) -> None:
+        """Let leave what has been drafted, at once or when a step comes."""
+        if self._heard or not self._crowded or self._now() >= self._sent_at + LONGEST_WAIT:
+            self._send()
+
     def _due(self) -> list[_Entry]:
-        return [
-            entry for own in self._links.values() for entry in own.values() if entry.session.due
+        awake = [
+            entry for own in self._links.values() for entry in own.values() if entry.session.window
         ]
+        self._crowded = len(awake) >= CROWD
+        return [entry for entry in awake if entry.session.due]
 
     def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> bool:
         """One call of a method; False if all of its sessions wait for something else."""
@@ -297,19 +327,22 @@ class HypothesisCore:
 
     def _levels_a_frame(self) -> int:
         """How many levels leave together."""
+        if self._crowded:
+            return MOST_LEVELS
         levels = round(FRAME_MS / self._level_ms) if self._level_ms else 1
         return min(MOST_LEVELS, max(1, levels))
 
     def _awaited(self) -> bool:
         """Whether of some draft nothing has left yet: a verifier may have nothing of it."""
-        slow = self._level_ms >= AWAITED_MS
-        return slow and any(entry.session.untold for entry in self._unsent.values())
+        alone = self._level_ms >= AWAITED_MS and not self._crowded
+        return alone and any(entry.session.untold for entry in self._unsent.values())
 
     def _send(self) -> None:
         """What has been drafted leaves, in one frame for each link."""
         self._levels = 0
         if not self._unsent:
             return
+        self._heard, self._sent_at = False, self._now()
         leaving: dict[int, list[DraftRow]] = {}
         for entry in self._unsent.values():
             if (row := entry.session.taken()) is not None:
