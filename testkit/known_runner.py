@@ -1,4 +1,4 @@
-"""The verifier of known text that runs its sessions, as protocol 2 has it."""
+"""The verifier of known text that runs its sessions."""
 
 from __future__ import annotations
 

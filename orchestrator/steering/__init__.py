@@ -1,1 +1,1 @@
-"""Steers sessions whose verifiers run them by themselves: protocol 2."""
+"""Steers sessions whose verifiers run them by themselves."""

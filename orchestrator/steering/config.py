@@ -45,7 +45,6 @@ class Limits:
     verdict_wait: float = 30.0
     # On top of the time that the worker's queue and pace explain.
     opening_wait: float = 30.0
-    max_unpersisted: int = 2
     worker_attempts: int = 4
     drafter_backoff: float = 1.0
     max_tree_nodes: int = 256

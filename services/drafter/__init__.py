@@ -1,9 +1,8 @@
 """The drafter service: rides ahead of the verifier and proposes tokens.
 
-`protocol` is what a drafting method is, `session` the bookkeeping all methods share, `core`
-the worker, `registry` the methods' names, `combined` several of them for one session, `asking`
-how all are asked. Drafts of trunk and branches are in `comb`. From protocol 2 on the worker is in
-`hypotheses`, and `local` drafts in the verifier's process. The methods are in groups:
+`protocol` is what a drafting method is, `hypotheses` the worker, `registry` the methods' names,
+`combined` several of them for one session, `asking` how all are asked. Drafts of trunk and branches
+are in `comb`; `local` drafts in the verifier's process. The methods are in groups:
 
 methods/ngram       drafts from texts alone; `text_pool` and `archive` keep what sessions said
 methods/model       drafts with a draft model: a step in `stepping`, its tokens in `candidates`

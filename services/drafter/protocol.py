@@ -27,8 +27,7 @@ from services.contract.types import (
 SessionKey = tuple[int, Any]
 """(link number, the session's name there): two orchestrators may use the same names.
 
-The name is the session id or, from protocol 2 on, a handle; where a verifier in this process lends
-K/V, the name that it is lent by.
+The name is a handle; where a verifier in this process lends K/V, the name that it is lent by.
 """
 
 

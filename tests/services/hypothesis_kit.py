@@ -1,4 +1,4 @@
-"""A drafter core of protocol 2, what it is sent, and what it emitted."""
+"""A drafter core, what it is sent, and what it emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drafter's core of protocol 2: sessions of many links, steps, levels, frames and failures."""
+"""The drafter's core: sessions of many links, steps, levels, frames and failures."""
 
 import pytest
 from hypothesis import given

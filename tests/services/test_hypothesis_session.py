@@ -1,4 +1,4 @@
-"""The drafter's bookkeeping of one session in protocol 2, against any order of steps and drafts."""
+"""The drafter's bookkeeping of one session, against any order of steps and drafts."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""A verifier and a drafter of protocol 2 on a slow wire: texts are the target's own."""
+"""A verifier and a drafter on a slow wire: texts are the target's own."""
 
 import random
 from collections import deque
