@@ -256,8 +256,24 @@ def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_dr
         together.open(name, sampling=PENALISED, **own)
     drafts = together.run()
     for name, own in openings.items():
-        expected = [draft.tree for draft in Harness().drafts(sampling=PENALISED, **own)]
-        assert [draft.tree for draft in drafts if draft.session == name] == expected
+        expected = nodes_of(Harness().drafts(sampling=PENALISED, **own))
+        assert nodes_of(draft for draft in drafts if draft.session == name) == expected
+
+
+def nodes_of(drafts):
+    """The nodes of drafts, however many of them left together."""
+    return [
+        (draft.position + node if draft.tree.parents is None else (draft.position, node), *own)
+        for draft in drafts
+        for node, own in enumerate(nodes(draft.tree))
+    ]
+
+
+def nodes(tree):
+    count = len(tree)
+    parents = tree.parents or (None,) * count
+    rows = tree.q if tree.q is not None and len(tree.q) == count else (tree.q,) * count
+    return zip(tree.token_ids, parents, rows, strict=True)
 
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))

@@ -79,12 +79,14 @@ def invert(law, u):
 def replayed(draft, seed):
     """The tokens that the laws of a draft and its keys give."""
     tokens = []
+    chain = draft.tree.parents is None
     for node, row, own in levels(draft):
         left = dict(zip(row.token_ids, row.probabilities, strict=True))
         assert len(left) == len(row.token_ids)
+        # Tokens of a chain that leave together have places of their own.
+        at = (draft.position + node, 0) if chain else (draft.position, node)
         for candidate in range(len(own)):
-            place = (draft.key, 0, draft.position, node, candidate)
-            tokens.append(invert(left, uniform(seed, Stream.DRAFT, *place)))
+            tokens.append(invert(left, uniform(seed, Stream.DRAFT, draft.key, 0, *at, candidate)))
             left[tokens[-1]] = 0.0
     return tokens
 

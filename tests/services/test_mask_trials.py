@@ -55,8 +55,8 @@ def test_a_score_is_the_share_that_the_drafter_itself_would_get_right(mask):
 
 def test_one_mask_is_scored_in_a_moment_without_owed_drafts_and_none_in_others():
     harness = Searching()
-    harness.open("s", PROMPT, committed=own_text()[:40], sampling=LONG)
-    while harness.session.drafting:
+    harness.open("s", PROMPT, output=own_text()[:40], sampling=LONG)
+    while harness.core._due():
         harness.core.step()
         assert harness.search.score is None
     for number in range(4):
@@ -69,8 +69,8 @@ def test_without_enough_text_it_rests():
     assert not harness.core.step()
     harness.begin(WINDOW)
     assert not harness.core.step()
-    harness.commit("s", WINDOW, own_text()[WINDOW : WINDOW + 1])
-    harness.drafted()
+    harness.say("s", WINDOW, own_text()[WINDOW : WINDOW + 1])
+    harness.draft_all()
     assert harness.core.step()
     harness.core.drop_link(0)
     assert not harness.core.step()
@@ -109,8 +109,8 @@ def test_an_error_ends_the_search_and_nothing_else(monkeypatch, caplog):
     assert "the search for a skip mask failed and is over" in caplog.text
     assert engine().kv_tokens_used == used
     assert not harness.core.step()
-    harness.commit("s", 40, own_text()[40:41])
-    assert harness.drafted()
+    harness.say("s", 40, own_text()[40:41])
+    assert harness.draft_all()
 
 
 def test_the_newest_session_with_a_window_is_the_one():
@@ -120,11 +120,11 @@ def test_the_newest_session_with_a_window_is_the_one():
     seen = []
     harness.drafter._trials._try = lambda ask, cache: seen.append((ask.key[1], cache))
     harness.core.step()
-    harness.commit("new", 8, own_text()[8:WINDOW])
-    harness.commit("new", WINDOW, own_text()[WINDOW : WINDOW + 1])
-    harness.drafted()
+    harness.say("new", 8, own_text()[8:WINDOW])
+    harness.say("new", WINDOW, own_text()[WINDOW : WINDOW + 1])
+    harness.draft_all("new")
     harness.core.step()
-    assert [session for session, _ in seen] == ["old", "new"]
+    assert [session for session, _ in seen] == [harness.handle(own) for own in ("old", "new")]
     assert seen[1][1] is harness.cache_of("new")
 
 
@@ -134,6 +134,6 @@ def test_text_that_the_model_cannot_read_is_not_scored_on():
         harness.begin(4, vocab_size=6000)
         text = list(own_text()[4:40])
         text[place - 4] = engine().vocab_size
-        harness.commit("s", 4, text)
-        harness.drafted()
+        harness.say("s", 4, text)
+        harness.draft_all()
         assert harness.core.step() == scored, "behind the window it does not matter"
