@@ -76,7 +76,11 @@ async def test_a_worker_that_cannot_be_one_is_refused_in_one_line(start, monkeyp
         assert len(problem) < 500
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff", b"\x0a\x00", b"\x0a\x04\x12\x02\x08\x01"])
+HALF_A_HANDLE = b"\x0a\x04\x3a\x02\x01\x00"
+TWO_OPENINGS_OF_ONE_HANDLE = b"\x0a\x10\x3a\x04\x01\x00\x00\x00\x42\x08" + bytes(8)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", HALF_A_HANDLE, TWO_OPENINGS_OF_ONE_HANDLE])
 async def test_a_message_that_cannot_be_read_ends_the_link(data):
     async with (
         liars.raw_verifier(lambda: GOOD, liars.good_parts, lambda: [data]) as address,

@@ -175,7 +175,8 @@ def _joined(first: Proposed, second: Proposed) -> Proposed:
         return second
     tokens = first.tree.token_ids + second.tree.token_ids
     rows = None if first.tree.q is None else first.tree.q + (second.tree.q or ())
-    return replace(second, tree=replace(first.tree, token_ids=tokens, q=rows))
+    tree = replace(first.tree, token_ids=tokens, q=rows)
+    return replace(second, tree=tree, sources=first.sources + second.sources)
 
 
 async def start_workers(services: Services, method: Callable[[Any], Any]) -> tuple[Worker, Worker]:
