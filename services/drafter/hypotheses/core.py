@@ -263,10 +263,11 @@ class HypothesisCore:
 
     def step(self) -> bool:
         """One level for every session that has room; False = nothing to do."""
+        everyone = self._everyone()
+        self._crowded = sum(entry.session.window > 0 for entry in everyone) >= CROWD
         due = self._due()
         if not due:
             self._send_in_time()
-            everyone = [entry for own in self._links.values() for entry in own.values()]
             groups = by_drafter(everyone)
             return any(idle(drafter, map(_ask, group)) for drafter, group in groups) or self._rest()
         started = self._clock()
@@ -291,12 +292,11 @@ class HypothesisCore:
         if self._heard or not self._crowded or self._now() >= self._sent_at + LONGEST_WAIT:
             self._send()
 
+    def _everyone(self) -> list[_Entry]:
+        return [entry for own in self._links.values() for entry in own.values()]
+
     def _due(self) -> list[_Entry]:
-        awake = [
-            entry for own in self._links.values() for entry in own.values() if entry.session.window
-        ]
-        self._crowded = len(awake) >= CROWD
-        return [entry for entry in awake if entry.session.due]
+        return [entry for entry in self._everyone() if entry.session.due]
 
     def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> bool:
         """One call of a method; False if all of its sessions wait for something else."""
