@@ -155,7 +155,7 @@ async def _servers(
                 pid = _orchestrators(cluster)[0]
                 configurations.append(plain(options, PLAIN, cluster.address, own, pid))
             pids = _orchestrators(cluster)
-            count = partial(recalled_tokens, cluster.drafters)
+            count = partial(recalled_tokens, cluster.workers)
             configurations += drafting(options, cluster.addresses, drafter, pids, count)
         if (alone := options.plain_all_cores) is not None:
             other = await stack.enter_async_context(local_cluster(alone, say))

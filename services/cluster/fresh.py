@@ -3,12 +3,12 @@
 To measure what a user's first request sees, ask with `FRESH`: the session gets nothing of
 others (no cached prefix, no phrase of the pool, no learned acceptance rates) and leaves nothing
 behind. Two counters show if it did anyway: the cached tokens in an answer's usage, and the
-tokens that drafters took from other texts.
+tokens that were drafted from other texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -28,30 +28,29 @@ class NotFresh(PacelineError):
     """A measured answer used something of earlier texts."""
 
 
-async def recalled_tokens(addresses: Sequence[str]) -> int:
-    """How many tokens these drafters, of this machine, have taken from other sessions' texts.
+async def recalled_tokens(workers: Iterable[tuple[str, Role]]) -> int:
+    """How many tokens these workers, of this machine, have drafted from other sessions' texts.
 
-    Raises StartError when one of them does not answer.
+    `workers`: the address and role of each. Raises StartError when one of them does not answer.
     """
-    return sum([await _recalled(address) for address in addresses])
+    return sum([await _recalled(*worker) for worker in workers])
 
 
-async def _recalled(address: str) -> int:
-    rpcs = RPCS[Role.DRAFTER]
+async def _recalled(address: str, role: Role) -> int:
+    rpcs = RPCS[role]
     async with open_channel(address) as channel:
         try:
             answer = await rpcs.stub(channel).Describe(rpcs.describe(), timeout=_ANSWER_S)
         except grpc.aio.AioRpcError as error:
-            raise StartError(
-                f"the drafter on {address} does not tell what it drafts from: {error.details()}"
-            ) from None
+            who, why = f"the {role.value} on {address}", error.details()
+            raise StartError(f"{who} does not tell what it drafts from: {why}") from None
     return int(answer.progress.recalled_tokens)
 
 
 def require_fresh(what: str, results: Sequence[Measured], recalled: int) -> None:
     """Raise NotFresh, naming `what`, if these answers used anything of earlier texts.
 
-    `recalled`: tokens that drafters took from other texts meanwhile.
+    `recalled`: tokens that were drafted from other texts meanwhile.
     """
     cached = sum(one.complete.usage.cached_tokens for one in results)
     prompts = sum(one.complete.usage.prompt_tokens for one in results)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from paceline import Client, PacelineError
 
-from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
+from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, role_of, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor, last_line
 from services.contract.errors import StartError
+from services.contract.types import Role
 from services.runtime.affinity import available_cores
 from services.runtime.embedded_redis import EmbeddedRedis
 from services.runtime.tasks import end
@@ -31,12 +32,15 @@ _ANSWER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: addresses of orchestrators and drafters, and the folder with the logs."""
+    """A running cluster: addresses of orchestrators, and the folder with the logs.
+
+    `workers`: the address and role of each.
+    """
 
     addresses: tuple[str, ...]
     logs: Path
     supervisor: Supervisor
-    drafters: tuple[str, ...] = ()
+    workers: tuple[tuple[str, Role], ...]
 
     @property
     def address(self) -> str:
@@ -68,12 +72,11 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         workers, orchestrators = worker_specs(options, site), orchestrator_specs(options, site)
         served = await _start(supervisor, options, [*workers, *orchestrators])
         addresses = served[len(workers) :]
-        told = zip(workers, served, strict=False)
-        drafters = tuple(address for worker, address in told if drafts(worker))
-        if drafters:
+        told = tuple(zip(served, map(role_of, workers), strict=False))
+        if drafters := {address for address, role in told if role is Role.DRAFTER}:
             for spec, address in zip(orchestrators, addresses, strict=True):
-                await _require_drafters(spec, address, set(drafters))
-        yield Cluster(tuple(addresses), folder, supervisor, drafters)
+                await _require_drafters(spec, address, drafters)
+        yield Cluster(tuple(addresses), folder, supervisor, told)
 
 
 async def _start(

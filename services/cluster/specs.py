@@ -14,7 +14,7 @@ from services.cluster.cores import CorePlan, plan_cores
 from services.cluster.models import DEMO_MODEL, ngrams_for
 from services.cluster.supervisor import START_TIMEOUT_S, ProcessSpec
 from services.contract.errors import StartError
-from services.contract.types import split_methods
+from services.contract.types import Role, split_methods
 from services.engine.checkpoint.heads import is_head
 from services.engine.start import AUTO, chosen_format
 from services.engine.synthetic.spec import read_spec
@@ -281,9 +281,9 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     return verifiers + drafters
 
 
-def drafts(worker: ProcessSpec) -> bool:
-    """Whether it serves as a drafter; one that drafts beside verifying does not."""
-    return worker.name.startswith("drafter")
+def role_of(worker: ProcessSpec) -> Role:
+    """What it serves as; one that drafts beside verifying is a verifier."""
+    return Role.DRAFTER if worker.name.startswith("drafter") else Role.VERIFIER
 
 
 def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:

@@ -30,6 +30,7 @@ from services.console.generate import shown_by
 from services.console.render import Colours, Marks, Renderer
 from services.console.up import describe
 from services.contract.errors import PacelineError as ServerError
+from services.contract.types import Role
 from services.runtime.options import option, options
 
 MAX_TOKENS = 72
@@ -113,7 +114,7 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
         _plain(console, options.cluster, client) as plain,
     ):
         await _introduce(console, client, cluster)
-        ask = Asker(console, client, plain, cluster.drafters)
+        ask = Asker(console, client, plain, cluster.workers)
         answered = [await ask.both_ways(prompt) for prompt in PROMPTS]
     console.print()
     console.print(table(answered))
@@ -172,16 +173,16 @@ class Asker:
     console: Console
     client: Client
     plain: Client
-    drafters: Sequence[str]
+    workers: Sequence[tuple[str, Role]]
 
     async def both_ways(self, prompt: Prompt) -> Answered:
         """The prompt answered in turns with drafts and without; the first answer is shown."""
-        known, asked = await recalled_tokens(self.drafters), await _asked(self.client, prompt)
+        known, asked = await recalled_tokens(self.workers), await _asked(self.client, prompt)
         drafted, plain = [await self._shown(prompt, asked)], [await self._without(asked)]
         while len(drafted) < RUNS:
             drafted.append(await follow(self.client, asked, _unseen))
             plain.append(await self._without(asked))
-        taken = await recalled_tokens(self.drafters) - known
+        taken = await recalled_tokens(self.workers) - known
         require_fresh(prompt.name, [*drafted, *plain], taken)
         answered = Answered(prompt.name, drafted, plain)
         self.console.print(str(answered), style="dim")

@@ -77,6 +77,12 @@ class LocalProposer:
         self._on_step = on_step
         self._clock = clock
         self._sessions: dict[Hashable, _Local] = {}
+        self._recalled = 0
+
+    @property
+    def recalled_tokens(self) -> int:
+        """How many tokens were drafted so far from texts of other sessions."""
+        return self._recalled
 
     @property
     def methods(self) -> frozenset[str]:
@@ -184,6 +190,7 @@ class LocalProposer:
         for own, proposed in zip(going, proposals, strict=True):
             if proposed is None:
                 continue
+            self._recalled += proposed.recalled
             own.session.absorb(proposed, elapsed / 1e6)
             own.drafting = not (proposed.waits or proposed.fed)
             if not proposed.waits:

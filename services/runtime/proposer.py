@@ -48,6 +48,10 @@ class Proposer(Protocol):
     def capabilities(self) -> tuple[str, ...]:
         """That these methods are here, and what they are able to."""
 
+    @property
+    def recalled_tokens(self) -> int:
+        """How many tokens were drafted so far from texts of other sessions."""
+
     def needed_states(self, method: str, /) -> StateShape:
         """The target's states that a method, or several joined by commas, drafts from."""
 

@@ -17,13 +17,14 @@ from services.cluster.process import ProcessSettings
 from services.cluster.specs import (
     ClusterOptions,
     Site,
-    drafts,
     orchestrator_specs,
+    role_of,
     worker_specs,
 )
 from services.cluster.supervisor import START_TIMEOUT_S
 from services.console.up import describe
 from services.contract.errors import StartError
+from services.contract.types import Role
 from services.drafter.settings import DrafterSettings
 from services.engine import number_formats
 from services.verifier.main import _model_spec
@@ -131,7 +132,9 @@ def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
 )
 def test_what_drafts_beside_a_verifier_is_no_worker(site, options, drafters):
     given = ClusterOptions("big", **options)
-    assert [own.name for own in worker_specs(given, site) if drafts(own)] == drafters
+    assert [
+        own.name for own in worker_specs(given, site) if role_of(own) is Role.DRAFTER
+    ] == drafters
 
 
 @pytest.fixture

@@ -46,17 +46,18 @@ def test_what_was_found_is_said_with_what_it_was_found_by(cached, recalled, word
     )
 
 
-async def test_what_drafters_took_from_other_texts_is_read_from_them_while_they_serve():
-    async with worker(t.Role.DRAFTER, bundle=None) as served:
-        address = await served.address
-        assert await recalled_tokens([address, address]) == 0
+@pytest.mark.parametrize("role", list(t.Role))
+async def test_what_workers_took_from_other_texts_is_read_from_them_while_they_serve(role):
+    async with worker(role, bundle=None) as served:
+        known = (await served.address, role)
+        assert await recalled_tokens([known, known]) == 0
         served.host._progress = t.Progress(recalled_tokens=3)
-        assert await recalled_tokens([address, address]) == 6
+        assert await recalled_tokens([known, known]) == 6
 
 
 async def test_a_drafter_that_is_gone_is_named():
     with pytest.raises(StartError, match=r"the drafter on 127\.0\.0\.1:\d+ does not tell"):
-        await recalled_tokens([f"127.0.0.1:{free_port()}"])
+        await recalled_tokens([(f"127.0.0.1:{free_port()}", t.Role.DRAFTER)])
 
 
 async def test_without_a_drafter_nothing_is_recalled():

@@ -59,8 +59,8 @@ def silent(_: str) -> None:
 async def test_sessions_that_share_a_scope_are_found_out_and_those_of_a_bench_share_none(
     models, monkeypatch
 ):
-    async with local_cluster(ClusterOptions(str(models / "llama-0"), pool=True), silent) as cluster:
-        recalled = partial(recalled_tokens, cluster.drafters)
+    async with local_cluster(ClusterOptions(str(models / "llama-0")), silent) as cluster:
+        recalled = partial(recalled_tokens, cluster.workers)
         configurations = [
             Configuration("plain", cluster.address, options=NO_DRAFTS),
             Configuration("drafted", cluster.address, recalled=recalled),

@@ -783,6 +783,7 @@ class Knows:
     """Proposes what the target says."""
 
     capabilities = ("local:known", "known:tree")
+    recalled_tokens = 0
     layers = ()
 
     def __init__(self):

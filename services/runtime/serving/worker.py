@@ -17,7 +17,7 @@ from typing import Any
 from paceline.worker.v1.verifier_pb2 import VerifierServiceGetTokenizerResponse
 
 from services.contract.errors import NotFound
-from services.contract.types import Progress, Role, StepTime, TokenizerBundle, WorkerDescription
+from services.contract.types import Role, StepTime, TokenizerBundle, WorkerDescription
 from services.contract.wire import (
     encode_description,
     encode_progress,
@@ -44,54 +44,29 @@ _LAST_WORDS_SECONDS = 1.0
 _DRAIN_POLL_SECONDS = 0.05
 
 
-class DrafterServicer:
-    """The drafter's RPCs."""
+class WorkerServicer:
+    """The RPCs of every role. `told`: what its description says beside what it is."""
 
-    def __init__(
-        self,
-        rpcs: WorkerRpcs,
-        links: LinkServer[Any, Any],
-        description: WorkerDescription,
-        progress: Callable[[], Progress],
-    ) -> None:
-        self._answer = rpcs.described
-        self._links = links
-        self._description = encode_description(description)
-        self._progress = progress
+    def __init__(self, links: LinkServer[Any, Any], role: Served, **told: Any) -> None:
+        self._links, self._role = links, role
+        self._told = {"worker": encode_description(role.description), **told}
 
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
         """What this worker is, and how busy."""
-        return self._answer(worker=self._description, progress=encode_progress(self._progress()))
+        progress = encode_progress(self._role.host.progress())
+        return self._role.rpcs.described(**self._told, progress=progress)
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One link."""
         await self._links.serve(request_iterator, context)
 
 
-class VerifierServicer:
-    """The verifier's RPCs."""
+class VerifierServicer(WorkerServicer):
+    """The verifier's RPCs: it tells what its steps take, too."""
 
-    def __init__(
-        self,
-        rpcs: WorkerRpcs,
-        links: LinkServer[Any, Any],
-        description: WorkerDescription,
-        bundle: TokenizerBundle | None,
-        step_times: Sequence[StepTime] = (),
-    ) -> None:
-        self._links = links
-        self._described = rpcs.described(
-            worker=encode_description(description), step_times=encode_step_times(step_times)
-        )
-        self._parts = [] if bundle is None else list(split_bundle(bundle))
-
-    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """What this worker is, and what its steps take."""
-        return self._described
-
-    async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
-        """One link."""
-        await self._links.serve(request_iterator, context)
+    def __init__(self, links: LinkServer[Any, Any], role: Served) -> None:
+        super().__init__(links, role, step_times=encode_step_times(role.step_times))
+        self._parts = [] if role.bundle is None else list(split_bundle(role.bundle))
 
     async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802
         """The tokenizer in parts of at most 1 MiB."""
@@ -172,15 +147,9 @@ def _link_server(role: Served) -> LinkServer[Any, Any]:
 
 def _add_servicer(server: GrpcServer, links: LinkServer[Any, Any], role: Served) -> str:
     """Mount the servicer of the role; the service's full name."""
-    rpcs, servicer = role.rpcs, _servicer(links, role)
-    rpcs.mount(servicer, server.grpc)
-    return rpcs.name
-
-
-def _servicer(links: LinkServer[Any, Any], role: Served) -> DrafterServicer | VerifierServicer:
-    if role.description.role is Role.DRAFTER:
-        return DrafterServicer(role.rpcs, links, role.description, role.host.progress)
-    return VerifierServicer(role.rpcs, links, role.description, role.bundle, role.step_times)
+    servicer = WorkerServicer if role.description.role is Role.DRAFTER else VerifierServicer
+    role.rpcs.mount(servicer(links, role), server.grpc)
+    return role.rpcs.name
 
 
 async def _drain(

@@ -251,6 +251,7 @@ class RunningCore:
             kv_tokens_used=self._engine.kv_tokens_used,
             kv_tokens_capacity=self._engine.kv_tokens_capacity,
             step_ms=self._pace.step_ms,
+            recalled_tokens=self._own_drafts.recalled_tokens,
             kv_tokens_spare=self._engine.kv_tokens_spare,
         )
 

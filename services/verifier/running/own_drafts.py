@@ -36,6 +36,11 @@ class OwnDrafts:
         """What is drafted here, as a worker says it of itself."""
         return () if self._proposer is None else self._proposer.capabilities
 
+    @property
+    def recalled_tokens(self) -> int:
+        """How many tokens were drafted here so far from texts of other sessions."""
+        return 0 if self._proposer is None else self._proposer.recalled_tokens
+
     def open(self, session: RunningSession) -> tuple[int, ...]:
         """Draft for a session that asks for it; the layers whose states are to be told of it.
 

@@ -26,7 +26,7 @@ from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 from paceline.worker.v1 import session_pb2 as paceline_dot_worker_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!paceline/worker/v1/verifier.proto\x12\x12paceline.worker.v1\x1a\x17paceline/v1/types.proto\x1a paceline/worker/v1/session.proto\" \n\x1eVerifierServiceDescribeRequest\"\x83\x01\n\x1fVerifierServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\x12\x30\n\nstep_times\x18\x02 \x03(\x0b\x32\x1c.paceline.worker.v1.StepTime\"$\n\x08StepTime\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\n\n\x02ms\x18\x02 \x01(\x02\"$\n\"VerifierServiceGetTokenizerRequest\"3\n#VerifierServiceGetTokenizerResponse\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"\xd6\x01\n\x1aVerifierServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12\x35\n\x08\x63ommands\x18\x02 \x03(\x0b\x32#.paceline.worker.v1.VerifierCommand\x12*\n\x06grants\x18\x03 \x03(\x0b\x32\x1a.paceline.worker.v1.Grants\x12.\n\x06\x64rafts\x18\x04 \x03(\x0b\x32\x1e.paceline.worker.v1.DraftFrame\"\xe8\x01\n\x0fVerifierCommand\x12\x30\n\x05start\x18\x01 \x01(\x0b\x32\x1f.paceline.worker.v1.StartVerifyH\x00\x12-\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x1e.paceline.worker.v1.EndSessionH\x00\x12/\n\x06window\x18\x03 \x01(\x0b\x32\x1d.paceline.worker.v1.SetWindowH\x00\x12\x38\n\x0b\x64rafted_for\x18\x04 \x01(\x0b\x32!.paceline.worker.v1.SetDraftedForH\x00\x42\t\n\x07\x63ommand\")\n\x06Grants\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0e\n\x06limits\x18\x02 \x01(\x0c\"\x89\x04\n\x0bStartVerify\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07opening\x18\x02 \x01(\r\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\r\x12\x0e\n\x06prompt\x18\x05 \x03(\r\x12\x0e\n\x06output\x18\x06 \x03(\r\x12\r\n\x05limit\x18\x07 \x01(\r\x12%\n\x04mode\x18\x08 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\t \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\n \x01(\x04\x12\x0e\n\x06window\x18\x0b \x01(\r\x12\r\n\x05\x64\x65pth\x18\x0c \x01(\r\x12\x0e\n\x06method\x18\r \x01(\t\x12\x14\n\x0c\x66irst_drafts\x18\x0e \x01(\r\x12\x13\n\x0b\x64rafted_for\x18\x0f \x01(\x08\x12\x13\n\x0btraceparent\x18\x10 \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x11 \x01(\t\x12\x12\n\nfork_scope\x18\x12 \x01(\t\x12\x14\n\x0cphrase_scope\x18\x13 \x01(\t\x12\x10\n\x08top_rows\x18\x14 \x01(\r\x12\x14\n\x0cstate_layers\x18\x15 \x03(\r\x12\x12\n\nscore_from\x18\x16 \x01(\r\x12\x10\n\x08priority\x18\x17 \x01(\x11\x12\x16\n\x0enum_candidates\x18\x18 \x01(\r\x12\x0e\n\x06pacing\x18\x19 \x01(\t\"+\n\tSetWindow\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06window\x18\x02 \x01(\r\"4\n\rSetDraftedFor\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x64rafted_for\x18\x02 \x01(\x08\"~\n\x1bVerifierServiceLinkResponse\x12,\n\x05steps\x18\x01 \x03(\x0b\x32\x1d.paceline.worker.v1.StepFrame\x12\x31\n\x06\x65vents\x18\x02 \x03(\x0b\x32!.paceline.worker.v1.VerifierEvent\"\xec\x02\n\rVerifierEvent\x12\x35\n\x07started\x18\x01 \x01(\x0b\x32\".paceline.worker.v1.SessionStartedH\x00\x12/\n\x04gone\x18\x02 \x01(\x0b\x32\x1f.paceline.worker.v1.SessionGoneH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12\x30\n\x06states\x18\x05 \x01(\x0b\x32\x1e.paceline.worker.v1.TextStatesH\x00\x12\x32\n\x06scores\x18\x06 \x01(\x0b\x32 .paceline.worker.v1.PromptScoresH\x00\x12.\n\x07waiting\x18\x07 \x01(\x0b\x32\x1b.paceline.worker.v1.WaitingH\x00\x42\x07\n\x05\x65vent\"+\n\x07Waiting\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0f\n\x07reasons\x18\x02 \x01(\x0c\"o\n\x0cPromptScores\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07opening\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12,\n\x04rows\x18\x04 \x03(\x0b\x32\x1e.paceline.worker.v1.LogprobRow2\xf7\x02\n\x0fVerifierService\x12s\n\x08\x44\x65scribe\x12\x32.paceline.worker.v1.VerifierServiceDescribeRequest\x1a\x33.paceline.worker.v1.VerifierServiceDescribeResponse\x12k\n\x04Link\x12..paceline.worker.v1.VerifierServiceLinkRequest\x1a/.paceline.worker.v1.VerifierServiceLinkResponse(\x01\x30\x01\x12\x81\x01\n\x0cGetTokenizer\x12\x36.paceline.worker.v1.VerifierServiceGetTokenizerRequest\x1a\x37.paceline.worker.v1.VerifierServiceGetTokenizerResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!paceline/worker/v1/verifier.proto\x12\x12paceline.worker.v1\x1a\x17paceline/v1/types.proto\x1a paceline/worker/v1/session.proto\" \n\x1eVerifierServiceDescribeRequest\"\xac\x01\n\x1fVerifierServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\x12\x30\n\nstep_times\x18\x02 \x03(\x0b\x32\x1c.paceline.worker.v1.StepTime\x12\'\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.Progress\"$\n\x08StepTime\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\n\n\x02ms\x18\x02 \x01(\x02\"$\n\"VerifierServiceGetTokenizerRequest\"3\n#VerifierServiceGetTokenizerResponse\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"\xd6\x01\n\x1aVerifierServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12\x35\n\x08\x63ommands\x18\x02 \x03(\x0b\x32#.paceline.worker.v1.VerifierCommand\x12*\n\x06grants\x18\x03 \x03(\x0b\x32\x1a.paceline.worker.v1.Grants\x12.\n\x06\x64rafts\x18\x04 \x03(\x0b\x32\x1e.paceline.worker.v1.DraftFrame\"\xe8\x01\n\x0fVerifierCommand\x12\x30\n\x05start\x18\x01 \x01(\x0b\x32\x1f.paceline.worker.v1.StartVerifyH\x00\x12-\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x1e.paceline.worker.v1.EndSessionH\x00\x12/\n\x06window\x18\x03 \x01(\x0b\x32\x1d.paceline.worker.v1.SetWindowH\x00\x12\x38\n\x0b\x64rafted_for\x18\x04 \x01(\x0b\x32!.paceline.worker.v1.SetDraftedForH\x00\x42\t\n\x07\x63ommand\")\n\x06Grants\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0e\n\x06limits\x18\x02 \x01(\x0c\"\x89\x04\n\x0bStartVerify\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07opening\x18\x02 \x01(\r\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\r\x12\x0e\n\x06prompt\x18\x05 \x03(\r\x12\x0e\n\x06output\x18\x06 \x03(\r\x12\r\n\x05limit\x18\x07 \x01(\r\x12%\n\x04mode\x18\x08 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\t \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\n \x01(\x04\x12\x0e\n\x06window\x18\x0b \x01(\r\x12\r\n\x05\x64\x65pth\x18\x0c \x01(\r\x12\x0e\n\x06method\x18\r \x01(\t\x12\x14\n\x0c\x66irst_drafts\x18\x0e \x01(\r\x12\x13\n\x0b\x64rafted_for\x18\x0f \x01(\x08\x12\x13\n\x0btraceparent\x18\x10 \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x11 \x01(\t\x12\x12\n\nfork_scope\x18\x12 \x01(\t\x12\x14\n\x0cphrase_scope\x18\x13 \x01(\t\x12\x10\n\x08top_rows\x18\x14 \x01(\r\x12\x14\n\x0cstate_layers\x18\x15 \x03(\r\x12\x12\n\nscore_from\x18\x16 \x01(\r\x12\x10\n\x08priority\x18\x17 \x01(\x11\x12\x16\n\x0enum_candidates\x18\x18 \x01(\r\x12\x0e\n\x06pacing\x18\x19 \x01(\t\"+\n\tSetWindow\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06window\x18\x02 \x01(\r\"4\n\rSetDraftedFor\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x64rafted_for\x18\x02 \x01(\x08\"~\n\x1bVerifierServiceLinkResponse\x12,\n\x05steps\x18\x01 \x03(\x0b\x32\x1d.paceline.worker.v1.StepFrame\x12\x31\n\x06\x65vents\x18\x02 \x03(\x0b\x32!.paceline.worker.v1.VerifierEvent\"\xec\x02\n\rVerifierEvent\x12\x35\n\x07started\x18\x01 \x01(\x0b\x32\".paceline.worker.v1.SessionStartedH\x00\x12/\n\x04gone\x18\x02 \x01(\x0b\x32\x1f.paceline.worker.v1.SessionGoneH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12\x30\n\x06states\x18\x05 \x01(\x0b\x32\x1e.paceline.worker.v1.TextStatesH\x00\x12\x32\n\x06scores\x18\x06 \x01(\x0b\x32 .paceline.worker.v1.PromptScoresH\x00\x12.\n\x07waiting\x18\x07 \x01(\x0b\x32\x1b.paceline.worker.v1.WaitingH\x00\x42\x07\n\x05\x65vent\"+\n\x07Waiting\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0f\n\x07reasons\x18\x02 \x01(\x0c\"o\n\x0cPromptScores\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07opening\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12,\n\x04rows\x18\x04 \x03(\x0b\x32\x1e.paceline.worker.v1.LogprobRow2\xf7\x02\n\x0fVerifierService\x12s\n\x08\x44\x65scribe\x12\x32.paceline.worker.v1.VerifierServiceDescribeRequest\x1a\x33.paceline.worker.v1.VerifierServiceDescribeResponse\x12k\n\x04Link\x12..paceline.worker.v1.VerifierServiceLinkRequest\x1a/.paceline.worker.v1.VerifierServiceLinkResponse(\x01\x30\x01\x12\x81\x01\n\x0cGetTokenizer\x12\x36.paceline.worker.v1.VerifierServiceGetTokenizerRequest\x1a\x37.paceline.worker.v1.VerifierServiceGetTokenizerResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,33 +36,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_start=116
   _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_end=148
   _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_start=151
-  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=282
-  _globals['_STEPTIME']._serialized_start=284
-  _globals['_STEPTIME']._serialized_end=320
-  _globals['_VERIFIERSERVICEGETTOKENIZERREQUEST']._serialized_start=322
-  _globals['_VERIFIERSERVICEGETTOKENIZERREQUEST']._serialized_end=358
-  _globals['_VERIFIERSERVICEGETTOKENIZERRESPONSE']._serialized_start=360
-  _globals['_VERIFIERSERVICEGETTOKENIZERRESPONSE']._serialized_end=411
-  _globals['_VERIFIERSERVICELINKREQUEST']._serialized_start=414
-  _globals['_VERIFIERSERVICELINKREQUEST']._serialized_end=628
-  _globals['_VERIFIERCOMMAND']._serialized_start=631
-  _globals['_VERIFIERCOMMAND']._serialized_end=863
-  _globals['_GRANTS']._serialized_start=865
-  _globals['_GRANTS']._serialized_end=906
-  _globals['_STARTVERIFY']._serialized_start=909
-  _globals['_STARTVERIFY']._serialized_end=1430
-  _globals['_SETWINDOW']._serialized_start=1432
-  _globals['_SETWINDOW']._serialized_end=1475
-  _globals['_SETDRAFTEDFOR']._serialized_start=1477
-  _globals['_SETDRAFTEDFOR']._serialized_end=1529
-  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_start=1531
-  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_end=1657
-  _globals['_VERIFIEREVENT']._serialized_start=1660
-  _globals['_VERIFIEREVENT']._serialized_end=2024
-  _globals['_WAITING']._serialized_start=2026
-  _globals['_WAITING']._serialized_end=2069
-  _globals['_PROMPTSCORES']._serialized_start=2071
-  _globals['_PROMPTSCORES']._serialized_end=2182
-  _globals['_VERIFIERSERVICE']._serialized_start=2185
-  _globals['_VERIFIERSERVICE']._serialized_end=2560
+  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=323
+  _globals['_STEPTIME']._serialized_start=325
+  _globals['_STEPTIME']._serialized_end=361
+  _globals['_VERIFIERSERVICEGETTOKENIZERREQUEST']._serialized_start=363
+  _globals['_VERIFIERSERVICEGETTOKENIZERREQUEST']._serialized_end=399
+  _globals['_VERIFIERSERVICEGETTOKENIZERRESPONSE']._serialized_start=401
+  _globals['_VERIFIERSERVICEGETTOKENIZERRESPONSE']._serialized_end=452
+  _globals['_VERIFIERSERVICELINKREQUEST']._serialized_start=455
+  _globals['_VERIFIERSERVICELINKREQUEST']._serialized_end=669
+  _globals['_VERIFIERCOMMAND']._serialized_start=672
+  _globals['_VERIFIERCOMMAND']._serialized_end=904
+  _globals['_GRANTS']._serialized_start=906
+  _globals['_GRANTS']._serialized_end=947
+  _globals['_STARTVERIFY']._serialized_start=950
+  _globals['_STARTVERIFY']._serialized_end=1471
+  _globals['_SETWINDOW']._serialized_start=1473
+  _globals['_SETWINDOW']._serialized_end=1516
+  _globals['_SETDRAFTEDFOR']._serialized_start=1518
+  _globals['_SETDRAFTEDFOR']._serialized_end=1570
+  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_start=1572
+  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_end=1698
+  _globals['_VERIFIEREVENT']._serialized_start=1701
+  _globals['_VERIFIEREVENT']._serialized_end=2065
+  _globals['_WAITING']._serialized_start=2067
+  _globals['_WAITING']._serialized_end=2110
+  _globals['_PROMPTSCORES']._serialized_start=2112
+  _globals['_PROMPTSCORES']._serialized_end=2223
+  _globals['_VERIFIERSERVICE']._serialized_start=2226
+  _globals['_VERIFIERSERVICE']._serialized_end=2601
 # @@protoc_insertion_point(module_scope)

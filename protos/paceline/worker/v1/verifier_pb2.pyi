@@ -13,12 +13,14 @@ class VerifierServiceDescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VerifierServiceDescribeResponse(_message.Message):
-    __slots__ = ("worker", "step_times")
+    __slots__ = ("worker", "step_times", "progress")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     worker: _types_pb2.WorkerDescription
     step_times: _containers.RepeatedCompositeFieldContainer[StepTime]
-    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ...) -> None: ...
+    progress: _types_pb2.Progress
+    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., progress: _Optional[_Union[_types_pb2.Progress, _Mapping]] = ...) -> None: ...
 
 class StepTime(_message.Message):
     __slots__ = ("rows", "ms")
