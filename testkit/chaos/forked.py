@@ -13,8 +13,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.engine.native.engine import NativeEngine
+    from services.engine.port import Segment
+    from services.engine.skip_mask import SkipMask
 
 PRELOADED = (
     "orchestrator.main",
@@ -32,11 +41,12 @@ _SERVER.set_forkserver_preload(list(PRELOADED))
 class Forked:
     """Runs `paceline` with these arguments, in a session of its own; what it says goes to `log`.
 
-    It dies with this process.
+    It dies with this process. `step_seconds`: what each pass of its model takes on top, without
+    a core, as on a device of its own.
     """
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
-        run = (tuple(arguments), str(log), dict(os.environ))
+    def __init__(self, arguments: Sequence[str], log: Path, step_seconds: float = 0.0) -> None:
+        run = (tuple(arguments), str(log), dict(os.environ), step_seconds)
         self._process = _SERVER.Process(target=_paceline, args=run)
         self._process.start()
 
@@ -64,7 +74,9 @@ class Forked:
         return status
 
 
-def _paceline(arguments: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
+def _paceline(
+    arguments: Sequence[str], log: str, environment: Mapping[str, str], step_seconds: float
+) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
@@ -77,9 +89,26 @@ def _paceline(arguments: Sequence[str], log: str, environment: Mapping[str, str]
             os.dup2(opened, number)
         os.close(opened)
     sys.argv = ["paceline", *arguments, "--tether", str(os.getppid())]
+    if step_seconds:
+        _slow_down(step_seconds)
     from paceline.__main__ import main
 
     try:
         sys.exit(main())
     finally:
         atexit._run_exitfuncs()
+
+
+def _slow_down(seconds: float) -> None:
+    from services.engine.native.engine import NativeEngine
+
+    forward = NativeEngine.forward
+
+    def slowed(
+        self: NativeEngine, segments: Sequence[Segment], skip: SkipMask | None = None
+    ) -> list[Tensor]:
+        if segments:
+            time.sleep(seconds)
+        return forward(self, segments, skip)
+
+    NativeEngine.forward = slowed  # type: ignore[assignment, method-assign]

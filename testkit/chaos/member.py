@@ -18,13 +18,14 @@ _KILL_SECONDS = 30.0
 class Member:
     """A process with a proxy before it: others know it by the proxy's address alone.
 
-    `spec.argv`: what `paceline` is told.
+    `spec.argv`: what `paceline` is told. `step_seconds`: see `Forked`.
     """
 
     spec: ProcessSpec
     role: str
     proxy: Proxy
     metrics: str = ""
+    step_seconds: float = 0.0
     process: Forked | None = None
     started: int = 0
     statuses: list[int] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Member:
     def start(self) -> None:
         """Start it, and do not wait."""
         self.spec.ready_file.unlink(missing_ok=True)
-        self.process = Forked(self.spec.argv, self.spec.log_file)
+        self.process = Forked(self.spec.argv, self.spec.log_file, self.step_seconds)
         self.started += 1
 
     def check(self) -> None:

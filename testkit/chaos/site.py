@@ -32,6 +32,7 @@ A verifier that runs its sessions waits for none unless it is told to.
 class Layout:
     """What runs. `wire_seconds`: what a byte takes to a verifier and back, each way.
 
+    `step_seconds`: what each pass of a target takes on top, as on a device of its own.
     `flags` go to each process of a role. `draft` empty: n-grams. `synthetic`: workers run no
     models, and take the times that this file tells. `tls`: every call and every link shows a
     certificate.
@@ -44,6 +45,7 @@ class Layout:
     drafters: int = 2
     orchestrators: int = 2
     wire_seconds: float = 0.0
+    step_seconds: float = 0.0
     tls: bool = False
     verifier_flags: tuple[str, ...] = ()
     drafter_flags: tuple[str, ...] = ()
@@ -163,7 +165,9 @@ class Cluster:
         port = free_port() if self.layout.metrics else 0
         common += ["--metrics-port", str(port)] if port else []
         spec = ProcessSpec(name, (role, *own, *common), ready, self.folder / f"{name}.log")
-        return Member(spec, role, proxy, metrics=f"127.0.0.1:{port}" if port else "")
+        metrics = f"127.0.0.1:{port}" if port else ""
+        step_seconds = self.layout.step_seconds if role == VERIFIER else 0.0
+        return Member(spec, role, proxy, metrics, step_seconds)
 
     def _secured(self, role: str) -> list[str]:
         if self._mutual_tls is None:

@@ -3,9 +3,10 @@
     python -m testkit.hostile --attack 60
 
 Two orchestrators, one verifier of a tiny random model in float32, one drafter (n-grams, as
-`paceline up` comes) and a store, the workers behind a wire of 60 ms each way: a round takes
-what it takes beside a real target, and two cores have room for all of it. Who calls stands for
-machines of its own: the kernel lets good callers go first and hostile ones last. The hostile
+`paceline up` comes) and a store, the verifier behind a wire of 60 ms each way and with steps of
+120 ms more than its model takes, as on a device of its own: two cores have room for all of it.
+Who calls stands for machines of its own: the kernel lets good callers go first and hostile ones
+last. The hostile
 tenant may have four sessions and has 24 lanes, each sending one attack after another, some of
 many calls at once. The exit status is 1 where good sessions lose more of their pace than
 --pace-lost, where one of them stands still for longer than --gap, where a health check fails,
@@ -40,6 +41,7 @@ from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
 WIRE_SECONDS = 0.06
+STEP_SECONDS = 0.12
 say = partial(say_of, program="testkit.hostile")
 CALLERS_NICE = -10
 POD_BYTES = {"orchestrator": 2 << 30, "verifier": 3 << 30, "drafter": 3 << 29}
@@ -92,6 +94,7 @@ def _run(given: argparse.Namespace, folder: Path) -> HostileResult:
         verifiers=1,
         drafters=1,
         wire_seconds=WIRE_SECONDS,
+        step_seconds=STEP_SECONDS,
         metrics=True,
         token=good,
         orchestrator_flags=(*drafts, "--tokens-file", str(tokens)),
