@@ -613,6 +613,55 @@ def test_a_session_that_is_held_waits_for_its_draft_and_no_longer_than_it_may():
     assert row.tokens == TEXT[4:5]
 
 
+class Whole(Fixed):
+    """Verifies one token a step, and keeps whether nothing more was to come."""
+
+    def __init__(self, window=None):
+        self.final, self.ahead = [], window
+
+    def allot(self, offers):
+        self.final += [own.final for own in offers]
+        return [Allotment(min(1, own.tokens)) for own in offers]
+
+    def window(self, _, most):
+        return self.ahead or most
+
+
+def finals(opening, first, *, window=None, steps=3):
+    """Whether each step knows that nothing follows its draft, which came for the first one."""
+    pacing = Whole(window)
+    table = Running(pacing=pacing)
+    table.step(opening)
+    pacing.final.clear()
+    table.step(draft(first, TEXT[:1]))
+    for _ in range(steps - 1):
+        table.step()
+    return pacing.final
+
+
+def test_a_step_does_not_wait_for_what_cannot_follow_a_draft():
+    assert finals(start(window=20), TEXT[1:10]) == [False, False, False]
+    assert finals(start(window=20, max_tokens=10), TEXT[1:10]) == [True, True, True]
+    assert finals(start(window=20, max_tokens=10), TEXT[1:9]) == [False, False, False]
+    stop = next(place for place in range(7, 20) if TEXT[place] not in TEXT[:place])
+    stops = start(window=30, stop_token_ids=(TEXT[stop],))
+    assert finals(stops, TEXT[1 : stop + 1]) == [True, True, True]
+    assert finals(stops, TEXT[1:stop]) == [False, False, False]
+
+
+def test_a_draft_as_long_as_its_drafter_was_told_is_waited_for_no_longer():
+    assert finals(start(window=20), TEXT[1:10], window=5, steps=4) == [*[True] * 3, False]
+
+
+def test_where_nobody_drafts_nothing_is_waited_for():
+    pacing = Whole()
+    table = Running(pacing=pacing)
+    table.step(start(drafted_for=False))
+    table.step(SetDraftedFor(1, True))
+    table.step(SetDraftedFor(1, False))
+    assert pacing.final == [False, True]
+
+
 # --- room, turns, failures ----------------------------------------------------------------
 
 

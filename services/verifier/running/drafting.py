@@ -110,7 +110,7 @@ def _offer(session: RunningSession) -> Offer:
             exact=opening.mode.exact_match,
             source=opening.method,
             window=session.window,
-            final=box.final,
+            final=_final(session),
             pacing=pacing,
         )
     tree = box.parents is not None
@@ -123,8 +123,27 @@ def _offer(session: RunningSession) -> Offer:
         opening.method,
         tuple(box.reach) if opening.mode.exact_match else (),
         session.window,
-        box.final,
+        _final(session),
         pacing,
         box.draft_ms / len(box),
         box.levels if tree else 0,
     )
+
+
+def _final(session: RunningSession) -> bool:
+    """Whether nothing follows its draft before its text grows."""
+    box = session.mailbox
+    if box.final or not session.drafted_for:
+        return True
+    if not box.tokens or box.parents is not None:
+        return False
+    told = session.told_window
+    return len(box) >= session.room or (told is not None and len(box) >= told) or _stops(session)
+
+
+def _stops(session: RunningSession) -> bool:
+    """Whether no drafter goes on behind the last token of its chain."""
+    opening, last = session.opening, session.mailbox.tokens[-1]
+    if not opening.mode.exact_match or last not in session.stops:
+        return False
+    return session.length + len(session.mailbox) > opening.sampling.min_tokens
