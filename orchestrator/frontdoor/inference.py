@@ -33,9 +33,9 @@ from orchestrator.frontdoor.requests import (
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
+from orchestrator.frontdoor.stream_reader import follow, follow_alone
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
-from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.offered_model import OfferedModel
@@ -64,9 +64,9 @@ from orchestrator.session.stored_text import (
     require_possible,
     require_prefix,
 )
-from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.session.totals import SpecTotals
+from orchestrator.steering.driver import Driver
 from orchestrator.steering.hub import Hub
 from orchestrator.steering.openings import MOST_TERMS
 from orchestrator.store.null_store import NullStore

@@ -12,7 +12,6 @@ from paceline.together import MOST_COMPLETIONS, completion_id
 from orchestrator.frontdoor.admission import Admission, Reservation
 from orchestrator.frontdoor.records import Record
 from orchestrator.recorder import Recorder
-from orchestrator.session.driving import Driver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.options import Options
 from orchestrator.session.output import Beyond
@@ -20,7 +19,7 @@ from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
-from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.driver import Driver
 from orchestrator.steering.ports import Hub
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
@@ -125,7 +124,7 @@ class LiveSessions:
         text: TextStream,
     ) -> Driver:
         """Who leads it."""
-        return SteeredDriver(
+        return Driver(
             key,
             spec,
             self._initial_states.state(key, spec, term, past.committed, text),

@@ -90,7 +90,7 @@ class Recorder(Protocol):
         ...
 
 
-class SteeredDriver:
+class Driver:
     """One live session. All methods belong to the event loop."""
 
     def __init__(
@@ -105,7 +105,7 @@ class SteeredDriver:
         workers: Workers,
         store: SessionKeeper,
         recorder: Recorder,
-        on_end: Callable[[SteeredDriver], None],
+        on_end: Callable[[Driver], None],
         beyond: Beyond = Beyond.NOT_YET,
         logprobs_kept: int = LOGPROBS_KEPT,
         company: Callable[[], Collection[str]] = tuple,

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.driver import Driver
 from services.contract.errors import StoreError
 from tests.integration.front_door import leave_in_the_store
 from tests.integration.known import Ended, known_front, read, request, text
@@ -67,13 +67,13 @@ async def test_of_a_large_message_nothing_is_kept_that_nobody_knows(n):
 @pytest.mark.parametrize("ended", ["well", "by an abort", "as another request", "as invalid"])
 @pytest.mark.parametrize("n", [1, 16])
 async def test_no_cycle_holds_a_message_nor_a_session_that_ended(monkeypatch, n, ended):
-    drivers, begin = weakref.WeakSet(), SteeredDriver.__init__
+    drivers, begin = weakref.WeakSet(), Driver.__init__
 
     def noted(self, *given, **named):
         drivers.add(self)
         begin(self, *given, **named)
 
-    monkeypatch.setattr(SteeredDriver, "__init__", noted)
+    monkeypatch.setattr(Driver, "__init__", noted)
     asked = request(1, 50_000 if ended == "by an abort" else 5, "r")
     asked.n = n
     async with known_front() as (running, front):

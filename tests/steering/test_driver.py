@@ -14,7 +14,7 @@ from orchestrator.session.ports import NewSession, SessionKey, StoredRound
 from orchestrator.session.record_size import most_stored
 from orchestrator.session.round_records import load_round
 from orchestrator.steering.config import Limits, Phase, SessionConfig
-from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.driver import Driver
 from orchestrator.steering.events import Persist, Release
 from orchestrator.steering.ports import StepFacts, Taken
 from orchestrator.steering.state import new_session
@@ -176,7 +176,7 @@ class Led:
     def __init__(self, spec=None, *, committed=(), local="", limits: Limits | None = None) -> None:
         self.hub, self.workers = FakeHub(), FakeWorkers(local)
         self.store, self.recorder = FakeStore(), FakeRecorder()
-        self.ended: list[SteeredDriver] = []
+        self.ended: list[Driver] = []
         self.now = 0.0
         spec = spec or sampled(temperature=0.0, max_tokens=50)
         text = spec.text_stream(WORDS)
@@ -186,7 +186,7 @@ class Led:
             vocab_size=WORDS.vocab_size, find_stop=text.scan, limits=limits or Limits(),
         )  # fmt: skip
         record = NewSession("digest", spec.prompt, spec.seed, "owner")
-        self.driver = SteeredDriver(
+        self.driver = Driver(
             KEY, spec, new_session(config, 0, committed), text, record,
             hub=self.hub, workers=self.workers, store=self.store, recorder=self.recorder,
             on_end=self.ended.append, clock=lambda: self.now,

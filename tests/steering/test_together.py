@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import NewSession, SessionKey
 from orchestrator.steering.config import Limits, SessionConfig
-from orchestrator.steering.driver import SteeredDriver
+from orchestrator.steering.driver import Driver
 from orchestrator.steering.hub import Hub
 from orchestrator.steering.state import new_session
 from orchestrator.store.null_store import NullStore
@@ -182,7 +182,7 @@ class Workers:
         self.hub.lost(name, role, handles, "it died")
 
 
-def _driver(workers: Workers, number: int, ended: list) -> SteeredDriver:
+def _driver(workers: Workers, number: int, ended: list) -> Driver:
     spec = sampled(temperature=0.0, max_tokens=LENGTH)
     key = SessionKey("tenant", f"session-{number}")
     config = SessionConfig(
@@ -191,14 +191,14 @@ def _driver(workers: Workers, number: int, ended: list) -> SteeredDriver:
     )  # fmt: skip
     record = NewSession("digest", spec.prompt, spec.seed, "owner")
     assert workers.hub is not None
-    return SteeredDriver(
+    return Driver(
         key, spec, new_session(config, 0), spec.text_stream(WORDS), record,
         hub=workers.hub, workers=workers, store=NullStore(), recorder=FakeRecorder(),
         on_end=ended.append,
     )  # fmt: skip
 
 
-async def _read(driver: SteeredDriver) -> list[int]:
+async def _read(driver: Driver) -> list[int]:
     told: list[int] = []
     async for delivery in driver.output.follow(Prefix()):
         assert delivery.offset == len(told)
@@ -211,7 +211,7 @@ async def _run(mode: VerifyMode, seed: int, losses: float, cpu: float) -> None:
     spent = iter(range(10**9))
     # So many seconds of this thread for a flush: steps are joined accordingly.
     workers.hub = Hub(workers, cpu=lambda: cpu * next(spent))
-    ended: list[SteeredDriver] = []
+    ended: list[Driver] = []
     drivers = [_driver(workers, number, ended) for number in range(5)]
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         work = group.create_task(workers.work(losses))

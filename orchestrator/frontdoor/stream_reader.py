@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from orchestrator.session.answer import Chunk, Complete, Event, Started
-from orchestrator.session.driving import Driver
 from orchestrator.session.logprobs import unpack_row
 from orchestrator.session.output import Prefix
+from orchestrator.steering.driver import Driver
 
 
 async def follow(driver: Driver, prefix: Prefix) -> AsyncGenerator[Event]:
