@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from orchestrator.session.logprobs import PackedRow, pack_row
+from orchestrator.session.ports import Workers
 from orchestrator.steering.config import Limits
 from orchestrator.steering.logprobs import new_rows, rows_fit
+from orchestrator.steering.openings import OPENING_FACTOR
 from orchestrator.steering.ports import Hub, Said, Taken
 from orchestrator.workers.placement import Wanted
-from services.contract.errors import (
-    DeadlinePassed,
-    Draining,
-    NoWorker,
-    Overloaded,
-)
+from services.contract.errors import DeadlinePassed, Draining, NoWorker, Overloaded
 from services.contract.types import (
     SCORES,
     FailureReason,
@@ -43,18 +40,10 @@ AT_ONCE = 8
 """Continuations of one call that a verifier has at a time."""
 ASK_AGAIN = 0.25
 """Seconds until a worker is asked for again, where none has room."""
-OPENING_FACTOR = 4.0
-"""Of the time that a verifier's queue and pace explain."""
 
 
-class Verifiers(Protocol):
+class Verifiers(Workers, Protocol):
     """What scoring needs of the pool."""
-
-    def place(self, wanted: Wanted) -> WorkerDescription | None:
-        """The worker that suits best."""
-
-    def opening_s(self, worker: str, tokens: int) -> float:
-        """Expected seconds to read so many tokens."""
 
     def takes(self, worker: str) -> bool:
         """Whether the worker is connected, and does not drain."""
@@ -89,16 +78,30 @@ class Scored:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One session on a verifier."""
+    """One session on a verifier, as the hub sees it. It may take no steps: its limit is 0.
 
-    worker: str
+    `heard`: when each verifier last said something of one of them.
+    """
+
     wanted: Scored
     vocab_size: int
+    heard: dict[str, float]
     done: asyncio.Future[None]
     rows: list[PackedRow] = field(default_factory=list)
 
-    def hear(self, event: object) -> None:
+    def took(self, worker: str, _taken: Sequence[Taken], /) -> None:
+        """Never called."""
+        raise AssertionError(f"{worker} generates where it is to read")
+
+    def lost(self, _worker: str, _role: Role, reason: str, /) -> None:
+        """The verifier is gone."""
+        self.end(Lost(reason))
+
+    def hear(self, worker: str, _role: Role, event: Said, /) -> None:
         """Absorb what the verifier says."""
+        if self.done.done():
+            return
+        self.heard[worker] = self.done.get_loop().time()
         match event:
             case PromptScores():
                 self._take(event)
@@ -141,9 +144,8 @@ class Scoring:
         """`hub`: where sessions have handles, the way to the verifiers."""
         self.verifiers, self.limits, self._hub = verifiers, limits, hub
         self.draining = False
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: set[Attempt] = set()
         self._heard: dict[str, float] = {}
-        """When each verifier last said something of one of them."""
 
     async def score(
         self, tenant: str, texts: Sequence[Scored], at_once: int, traceparent: str = ""
@@ -163,81 +165,44 @@ class Scoring:
             await asyncio.gather(*tasks, return_exceptions=True)
             call.end()
 
-    def on_event(self, worker: str, session: str, event: object) -> None:
-        """A verifier says something of a session that may be one of these."""
-        attempt = self._attempts.get(session)
-        if attempt is not None and attempt.worker == worker:
-            self._heard[worker] = asyncio.get_running_loop().time()
-            attempt.hear(event)
-
-    def on_lost(self, sessions: Iterable[str], reason: str) -> None:
-        """A verifier is gone, and with it its sessions, some of which may be these."""
-        for name in sessions:
-            if (attempt := self._attempts.get(name)) is not None:
-                attempt.end(Lost(reason))
-
     def drain(self) -> None:
         """End what is at work; it may be asked of another orchestrator."""
         self.draining = True
-        for attempt in self._attempts.values():
+        for attempt in self._attempts:
             attempt.end(_leaving())
 
     async def attempt(
-        self, name: str, worker: WorkerDescription, wanted: Scored, parent: str
+        self, name: str, verifier: WorkerDescription, wanted: Scored, parent: str
     ) -> tuple[list[PackedRow], Callable[[], None]]:
         """The rows of a text by one verifier, and how to close it there. Raises Lost."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        attempt = Attempt(worker.worker_id, wanted, worker.vocab_size, done)
-        self._attempts[name] = attempt
-        close = self._open(name, attempt, parent)
+        attempt = Attempt(wanted, verifier.vocab_size, self._heard, done)
+        self._attempts.add(attempt)
+        worker, hub = verifier.worker_id, self._hub
+        handle = hub.enter(attempt, verifier.vocab_size)
+        hub.verified_by(handle, worker, opening=1)
+        hub.send(worker, _start(handle, name, wanted, parent))
         try:
-            await self._until_done(attempt)
+            await self._until_done(attempt, worker)
         except BaseException:
-            close()
+            hub.leave(handle)
             raise
         finally:
-            del self._attempts[name]
-        return attempt.rows, close
+            self._attempts.remove(attempt)
+        return attempt.rows, partial(hub.leave, handle)
 
-    def _open(self, name: str, attempt: Attempt, parent: str) -> Callable[[], None]:
-        """Send a session to the attempt's verifier; how to close it there."""
-        worker, hub = attempt.worker, self._hub
-        handle = hub.enter(_Reader(self, name), attempt.vocab_size)
-        hub.verified_by(handle, worker, opening=1)
-        hub.send(worker, _start(handle, name, attempt.wanted, parent))
-        return partial(hub.leave, handle)
-
-    async def _until_done(self, attempt: Attempt) -> None:
+    async def _until_done(self, attempt: Attempt, worker: str) -> None:
         """Wait, for as long as its verifier says something, of this one or of another."""
-        loop, worker = asyncio.get_running_loop(), attempt.worker
+        loop = asyncio.get_running_loop()
         self._heard[worker] = loop.time()
         while not attempt.done.done():
-            queued = [one.wanted.size for one in self._attempts.values()]
+            queued = [one.wanted.size for one in self._attempts]
             explained = self.verifiers.opening_s(worker, sum(queued))
             until = self._heard[worker] + self.limits.opening_wait + OPENING_FACTOR * explained
             if until <= loop.time():
                 raise Lost("it did not answer in time")
             await asyncio.wait((attempt.done,), timeout=until - loop.time())
         attempt.done.result()
-
-
-class _Reader:
-    """A session that reads a text, as the hub sees it. It may take no steps: its limit is 0."""
-
-    def __init__(self, scoring: Scoring, name: str) -> None:
-        self._scoring, self._name = scoring, name
-
-    def took(self, worker: str, _taken: Sequence[Taken], /) -> None:
-        """Never called."""
-        raise AssertionError(f"{worker} generates where it is to read")
-
-    def hear(self, worker: str, _role: Role, event: Said, /) -> None:
-        """The verifier says something of it."""
-        self._scoring.on_event(worker, self._name, event)
-
-    def lost(self, _worker: str, _role: Role, reason: str, /) -> None:
-        """The verifier is gone."""
-        self._scoring.on_lost([self._name], reason)
 
 
 class _Call:
@@ -335,10 +300,6 @@ def _leaving() -> Draining:
     return Draining("this orchestrator stops; ask another one")
 
 
-def _sampling(wanted: Scored) -> ResolvedSampling:
-    return ResolvedSampling(max_tokens=1, prompt_logprobs=max(1, wanted.top))
-
-
 def _start(handle: int, name: str, wanted: Scored, traceparent: str) -> StartVerify:
     return StartVerify(
         handle,
@@ -349,7 +310,7 @@ def _start(handle: int, name: str, wanted: Scored, traceparent: str) -> StartVer
         output=(),
         limit=0,
         mode=VerifyMode.GREEDY,
-        sampling=_sampling(wanted),
+        sampling=ResolvedSampling(max_tokens=1, prompt_logprobs=max(1, wanted.top)),
         seed=0,
         window=0,
         traceparent=traceparent,
