@@ -54,7 +54,7 @@ class InitialStates:
             config = replace(config, top_rows=WIDTH)
         if config.method:
             config = replace(config, states=self._offer.states(config.methods))
-        return replace(config, find_stop=text.scan) if spec.stop else config
+        return replace(config, find_stop=text.find_stop) if spec.stop else config
 
     def learn(self, key: SessionKey, config: SessionConfig, totals: SpecTotals) -> None:
         """Keep how fast an ended session was."""

@@ -22,20 +22,11 @@ def resolve_mode(
     seeded: bool,
     sampled: bool,
     num_candidates: int,
-    short_blocks: bool = False,
+    short_blocks: bool,
 ) -> VerifyMode:
-    """The rule of a session; `asked` None = AUTO. At temperature 0 all rules are one."""
-    if temperature == 0:
-        return VerifyMode.GREEDY
-    return asked or auto_mode(
-        seeded=seeded, sampled=sampled, num_candidates=num_candidates, short_blocks=short_blocks
-    )
+    """The rule of a session; `asked` None = AUTO. At temperature 0 all rules are one.
 
-
-def auto_mode(
-    *, seeded: bool, sampled: bool, num_candidates: int, short_blocks: bool = False
-) -> VerifyMode:
-    """What AUTO is at a temperature above 0.
+    What AUTO is above that:
 
     | seed given | drafts                                  | rule       |
     |------------|-----------------------------------------|------------|
@@ -50,6 +41,10 @@ def auto_mode(
     `short_blocks`: an asynchronous drafter drafts fewer than `SHORT_BLOCK` tokens during a
     verification.
     """
+    if temperature == 0:
+        return VerifyMode.GREEDY
+    if asked is not None:
+        return asked
     if seeded or not sampled:
         return VerifyMode.COUPLED
     if num_candidates > 1:

@@ -30,11 +30,6 @@ class TextStop:
 FindStop = Callable[[tuple[int, ...]], TextStop | None]
 
 
-def no_text_stop(_tokens: tuple[int, ...]) -> TextStop | None:
-    """The rule of a session without stop strings."""
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds and counts that bound a session."""
@@ -103,7 +98,8 @@ class SessionConfig:
     top_rows: int = 0
     # The states of the target that the drafter needs, which the verifier is asked for.
     states: StateShape = NO_STATES
-    find_stop: FindStop = no_text_stop
+    # None: it has no stop strings.
+    find_stop: FindStop | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property

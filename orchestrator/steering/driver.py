@@ -19,7 +19,6 @@ from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.placing import Placing
 from orchestrator.session.ports import GivenUp, NewSession, SessionKeeper, SessionKey, Workers
-from orchestrator.session.prompt_scores import put_scores
 from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.spec import SessionSpec
@@ -57,6 +56,7 @@ from orchestrator.steering.events import (
     WorkerAttached,
     WorkerLost,
 )
+from orchestrator.steering.logprobs import new_rows, rows_fit
 from orchestrator.steering.ports import Hub, Said, Taken
 from orchestrator.steering.rounds import Commit, Ending, SuspendReason
 from orchestrator.steering.state import State
@@ -227,8 +227,13 @@ class Driver:
         attached = self.state.verifier
         if attached is None or (attached.worker, attached.opening) != (worker, scores.opening):
             return
-        if not put_scores(self.output, scores.position, scores.rows, self.state.config):
+        output, config = self.output, self.state.config
+        asked, known = config.sampling.prompt_logprobs or 0, output.prompt_known + 1
+        new = new_rows(scores.rows, scores.position, known, output.prompt_missing)
+        if new is None or not rows_fit(new, asked, config.vocab_size):
             self._refuse(worker, scores.opening, "what it said of the prompt cannot be")
+        elif new:
+            output.put_prompt(tuple(map(pack_row, new)))
 
     def _refuse(self, worker: str, opening: int, reason: str) -> None:
         self.feed(WorkerLost(self.now(), Role.VERIFIER, worker, reason, opening=opening))

@@ -19,13 +19,14 @@ from orchestrator.steering.logprobs import rows_fit
 from orchestrator.steering.openings import has_started, refuse_verifier
 from orchestrator.steering.ports import Taken
 from orchestrator.steering.rounds import Commit, Ending, RoundRecord, SourceCount
-from orchestrator.steering.sources import known_sources
 from orchestrator.steering.state import Attached, Pace, Turn
 from orchestrator.steering.storing import add
 from services.contract.frames import NO_NAME, StepEnd, StepRow
-from services.contract.types import FinishReason, Origin, source_of
+from services.contract.types import DraftSource, FinishReason, Origin, source_of
 
 _ACCEPTED = Origin.ACCEPTED
+_KNOWN = bytes(DraftSource) + bytes(256 - len(DraftSource))
+"""The source that each byte stands for; an unknown one is unspecified."""
 _OWN = {StepEnd.RECOVERED: Origin.RECOVERED, StepEnd.BONUS: Origin.BONUS}
 
 
@@ -100,12 +101,12 @@ def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[int, Ending | None]:
         if stopped is not None:
             keep = stopped + 1
             ending = Ending(FinishReason.STOP, matched_token=tokens[stopped])
-    # The text has what went to the store.
-    waiting = turn.pending.token_ids if turn.pending is not None else ()
-    text = turn.config.find_stop(waiting + tokens[:keep])
-    if text is not None:
-        keep = text.keep - len(waiting)
-        ending = Ending(FinishReason.STOP, matched_text=text.text)
+    if (find := turn.config.find_stop) is not None:
+        # The text has what went to the store.
+        waiting = turn.pending.token_ids if turn.pending is not None else ()
+        if (text := find(waiting + tokens[:keep])) is not None:
+            keep = text.keep - len(waiting)
+            ending = Ending(FinishReason.STOP, matched_text=text.text)
     return keep, ending
 
 
@@ -184,10 +185,13 @@ def _rejected(row: StepRow) -> tuple[int, ...]:
 
 
 def _by_source(config: SessionConfig, row: StepRow) -> tuple[SourceCount, ...]:
-    """The judged tokens and the accepted ones, by source."""
+    """The judged tokens and the accepted ones, by source, for statistics alone.
+
+    A token has the source that the drafter names, else that of the session's method.
+    """
     if not row.sources:
         return (SourceCount(source_of(config.method), len(row.judged), row.accepted),)
-    sources = known_sources(config, row.sources, len(row.judged))
+    sources = row.sources.translate(_KNOWN)
     path = row.path or range(row.accepted)
     taken = bytes([sources[node] for node in path])
     return tuple(

@@ -33,8 +33,8 @@ class TextState(NamedTuple):
     stop: str = ""
 
 
-class TextRules:
-    """How one session's tokens become text: a pure step from state to state.
+class TextStream:
+    """The text of one session so far, a piece for each token; amortised constant work a token.
 
     A stop string counts when its last character comes with a token after the
     first `min_tokens`; of several, the one completed first, then the longest. It
@@ -57,9 +57,15 @@ class TextRules:
         self._matcher = StopMatcher(stop) if stop else None
         self._include_stop_str = include_stop_str
         self._min_tokens = min_tokens
+        self.state = TextState()
+        self._pieces: list[str] = []
 
-    def step(self, state: TextState, token: int) -> tuple[TextState, str]:
-        """The state after one more token, and the text it released."""
+    def __len__(self) -> int:
+        """Tokens taken so far."""
+        return len(self._pieces)
+
+    def _step(self, state: TextState, token: int) -> tuple[TextState, str]:
+        """The state after one more token, and the text it released. Pure."""
         decode, text = state.decode, ""
         hidden = bool(state.stop) or token in self._silent
         if not hidden:
@@ -68,16 +74,6 @@ class TextRules:
         if self._matcher is None or not text:
             return counted, text
         return self._watch(self._matcher, counted, text)
-
-    def find_stop(self, state: TextState, tokens: Iterable[int]) -> TextStop | None:
-        """Where a stop string would end the output if `tokens` followed."""
-        if self._matcher is None:
-            return None
-        for keep, token in enumerate(tokens, 1):
-            state, _ = self.step(state, token)
-            if state.stop:
-                return TextStop(keep, state.stop)
-        return None
 
     def _watch(self, matcher: StopMatcher, state: TextState, text: str) -> tuple[TextState, str]:
         node, waiting = state.node, state.held + text
@@ -90,35 +86,14 @@ class TextRules:
         keep = len(waiting) - matcher.held(node)
         return state._replace(node=node, held=waiting[keep:]), waiting[:keep]
 
-
-class TextStream:
-    """The text of one session so far, a piece for each token.
-
-    Amortised constant work per token.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: Sequence[str] = (),
-        include_stop_str: bool = False,
-        skip_special_tokens: bool = True,
-        stop_token_ids: Iterable[int] = (),
-        min_tokens: int = 0,
-    ) -> None:
-        self.rules = TextRules(
-            tokenizer, stop, include_stop_str, skip_special_tokens, stop_token_ids, min_tokens
-        )
-        self.state = TextState()
-        self._pieces: list[str] = []
-
-    def __len__(self) -> int:
-        """Tokens taken so far."""
-        return len(self._pieces)
-
-    def scan(self, new_tokens: Iterable[int]) -> TextStop | None:
-        """Where a stop string would end the output if `new_tokens` followed. Changes nothing."""
-        return self.rules.find_stop(self.state, new_tokens)
+    def find_stop(self, tokens: Iterable[int]) -> TextStop | None:
+        """Where a stop string would end the output if `tokens` followed. Changes nothing."""
+        state = self.state
+        for keep, token in enumerate(tokens, 1):
+            state, _ = self._step(state, token)
+            if state.stop:
+                return TextStop(keep, state.stop)
+        return None
 
     def append(self, tokens: Iterable[int], finished: bool = False) -> list[str]:
         """Take tokens; the text each released. With `finished` the last releases what is held.
@@ -127,7 +102,7 @@ class TextStream:
         """
         first = len(self._pieces)
         for token in tokens:
-            self.state, piece = self.rules.step(self.state, token)
+            self.state, piece = self._step(self.state, token)
             self._pieces.append(piece)
         if finished and len(self._pieces) > first:
             self._pieces[-1] += self.state.held

@@ -140,7 +140,7 @@ def test_the_text_is_cut_at_the_stop_string_that_is_completed_first(words, stops
     text = "".join(words)
     ends = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
     stream = TextStream(tok, stops, include)
-    match = stream.scan(tokens)
+    match = stream.find_stop(tokens)
     stream.append(tokens, finished=True)
     if not ends:
         assert match is None
@@ -158,7 +158,7 @@ def test_scanning_changes_nothing() -> None:
     stream = TextStream(tok, ("law",))
     stream.append(spell(tok, "the l"))
     state = stream.state
-    match = stream.scan(spell_bytes(tok, "aw and more"))
+    match = stream.find_stop(spell_bytes(tok, "aw and more"))
     assert match is not None
     assert (match.keep, match.text) == (2, "law")
     assert stream.state is state
@@ -195,7 +195,7 @@ def test_a_stop_string_within_min_tokens_does_not_stop() -> None:
     tok = tokenizer()
     tokens = spell_bytes(tok, "ab.ab.")
     stream = TextStream(tok, ("ab",), min_tokens=2)
-    match = stream.scan(tokens)
+    match = stream.find_stop(tokens)
     assert match is not None
     assert match.keep == 5
     stream.append(tokens)

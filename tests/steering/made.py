@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.steering import events, machine
-from orchestrator.steering.config import FindStop, Limits, SessionConfig, no_text_stop
+from orchestrator.steering.config import FindStop, Limits, SessionConfig
 from orchestrator.steering.ports import StepFacts, Taken
 from orchestrator.steering.state import State, new_session
 from services.contract import types as t
@@ -27,7 +27,7 @@ class Made:
     num_candidates: int = 1
     sampling: t.ResolvedSampling = field(default_factory=lambda: t.ResolvedSampling(max_tokens=99))
     states: StateShape = NO_STATES
-    find_stop: FindStop = no_text_stop
+    find_stop: FindStop | None = None
     committed: tuple[int, ...] = ()
     actions: list[events.Action] = field(default_factory=list)
 

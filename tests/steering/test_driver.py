@@ -183,7 +183,7 @@ class Led:
         text.append(committed)
         config = SessionConfig(
             KEY.name, spec.prompt, spec.mode, spec.sampling, spec.seed, method="model", window=4,
-            vocab_size=WORDS.vocab_size, find_stop=text.scan, limits=limits or Limits(),
+            vocab_size=WORDS.vocab_size, find_stop=text.find_stop, limits=limits or Limits(),
         )  # fmt: skip
         record = NewSession("digest", spec.prompt, spec.seed, "owner")
         self.driver = Driver(
