@@ -2,8 +2,9 @@
 
 1. One worker at a time has a role; what a former one says is dropped, and what is said of an
    earlier opening. A step of a session, as good as a word, says that it has started.
-2. A verifier is opened from all that was received. Where drafts are judged by chance (`STANDARD`,
-   `BLOCK`) that voids every earlier draft, and the drafter starts anew; elsewhere it goes on.
+2. A verifier is opened from all that was received, and the session's drafter anew behind it: what
+   that had sent is lost with the verifier before, and it sends nothing twice. Where drafts are
+   judged by chance (`STANDARD`, `BLOCK`) every earlier draft is void.
 3. Without a drafter the verifier decodes alone, and the session asks for another drafter
    after a growing pause. Without a verifier the session waits, and asks for no drafter,
    since the one in the next verifier's process is the nearest. What a verifier drafts by itself
@@ -102,14 +103,21 @@ def _open_verifier(turn: Turn, event: WorkerAttached, due: float) -> None:
     turn.verifiers = turn.verifiers._replace(openings=opening)
     turn.verifier = Attached(event.worker, opening, due, method=local)
     turn.limit = limit_of(turn)
-    method = methods_of_a_drafter(turn.config, turn.verifier)
-    if turn.drafter is not None and turn.drafter.method != method:
-        turn.release(Role.DRAFTER)
     turn.actions.append(Start(Role.VERIFIER, event.worker, _start_verify(turn, turn.verifier)))
     most = turn.config.largest_block
     if (window := capped(most, turn.cap)) < most:
         turn.actions.append(SetWindow(event.worker, window))
+    if turn.drafter is not None:
+        _open_anew(turn, turn.drafter)
     turn.need_workers()
+
+
+def _open_anew(turn: Turn, drafter: Attached) -> None:
+    """Open the drafter that is there behind a new verifier, if that needs it."""
+    if drafter.method == methods_of_a_drafter(turn.config, turn.verifier):
+        _open_drafter(turn, drafter.worker, turn.now + turn.config.limits.opening_wait)
+    if turn.drafter is drafter:
+        turn.release(Role.DRAFTER)
 
 
 def _open_drafter(turn: Turn, worker: str, due: float) -> None:
@@ -139,7 +147,6 @@ def _start_verify(turn: Turn, verifier: Attached) -> StartVerify:
         depth=config.window,
         method=verifier.method,
         first_drafts=turn.drafters.first,
-        drafted_for=has_opened(turn.drafter),
         cache_scope=config.cache_scope,
         fork_scope=config.fork_scope,
         phrase_scope=config.phrase_scope,
@@ -210,7 +217,7 @@ def has_opened(attached: Attached | None) -> bool:
 
 
 def tell_of_the_drafter(turn: Turn, before: State) -> None:
-    """Let the verifier know of a drafter that has come or gone, if its opening said otherwise."""
+    """Let the verifier know of a drafter that has come or gone; its opening says of none."""
     verifier, known = turn.verifier, before.verifier
     if verifier is None or known is None or verifier.opening != known.opening:
         return
@@ -318,17 +325,8 @@ def refuse_verifier(turn: Turn, reason: str, *, fatal: bool = False) -> None:
 def _abandon_verifier(turn: Turn) -> None:
     turn.release(Role.VERIFIER)
     if not turn.config.mode.exact_match:
-        _void_drafts(turn)
-
-
-def _void_drafts(turn: Turn) -> None:
-    """No draft so far is judged any more; the drafter starts anew from what was received."""
-    drafter = turn.drafter
-    turn.drafters = turn.drafters._replace(first=turn.drafters.openings + 1)
-    if drafter is not None:
-        turn.drafter = None
-        wait = turn.config.limits.opening_wait
-        _open_drafter(turn, drafter.worker, turn.now + wait)
+        # No draft so far is judged any more.
+        turn.drafters = turn.drafters._replace(first=turn.drafters.openings + 1)
 
 
 def lose_drafter(turn: Turn, *, lost: bool = False) -> None:

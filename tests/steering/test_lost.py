@@ -146,10 +146,23 @@ def test_nor_does_it_take_those_of_a_drafter_that_has_left(mode):
 
 
 @pytest.mark.parametrize("mode", EXACT)
-def test_elsewhere_the_drafter_goes_on(mode):
+def test_elsewhere_it_takes_any(mode):
     made = Made(mode).serve().take(1).lose().start(Role.VERIFIER, "w")
-    assert [message.opening for message in made.drafts()] == [1]
     assert made.verifies()[-1].first_drafts == 0
+
+
+@pytest.mark.parametrize("mode", VerifyMode)
+def test_the_drafter_is_opened_anew_behind_the_next_verifier_and_not_before(mode):
+    made = Made(mode).serve().take(1).lose()
+    assert [message.opening for message in made.drafts()] == [1]
+    made.actions.clear()
+    made.attach(Role.VERIFIER, "w", 3.0)
+    assert [start.role for start in made.performed(events.Start)] == [Role.VERIFIER, Role.DRAFTER]
+    assert [(m.opening, m.output) for m in made.drafts()] == [(2, (1,))]
+    assert made.performed(Release) == made.performed(NeedWorker) == []
+    assert made.state.drafter is not None
+    assert (made.state.drafter.worker, made.state.drafter.opened) == ("d", False)
+    assert made.state.drafter.due == 3.0 + made.state.config.limits.opening_wait
 
 
 def test_another_drafter_is_opened_from_all_that_was_received():
@@ -205,17 +218,11 @@ def test_of_a_drafter_that_never_had_the_session_nothing_is_told():
 
 
 @pytest.mark.parametrize("mode", VerifyMode)
-def test_the_next_verifier_hears_of_the_drafter_in_its_opening(mode):
-    made = Made(mode).serve().take(1).lose()
-    if not mode.exact_match:
-        # That one starts anew, and may be long about it.
-        made.start(Role.VERIFIER, "w")
-        assert (made.verifies()[-1].drafted_for, _told(made)) == (False, [("v", True)])
-        made.started(Role.DRAFTER, "d")
-        assert _told(made)[1:] == [("w", True)]
-    else:
-        made.start(Role.VERIFIER, "w")
-        assert (made.verifies()[-1].drafted_for, _told(made)) == (True, [("v", True)])
+def test_the_next_verifier_hears_of_the_drafter_when_that_is_open_again(mode):
+    made = Made(mode).serve().take(1).lose().start(Role.VERIFIER, "w")
+    assert (made.verifies()[-1].drafted_for, _told(made)) == (False, [("v", True)])
+    made.started(Role.DRAFTER, "d")
+    assert _told(made)[1:] == [("w", True)]
 
 
 def test_a_drafter_that_the_next_verifier_needs_no_more_is_not_told_of():

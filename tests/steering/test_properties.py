@@ -66,6 +66,20 @@ def test_a_drafter_misses_no_step_of_the_text_that_it_was_opened_with(seed, mode
 
 @tries(50)
 @given(seed=st.integers(0, 2**32), mode=MODES)
+def test_what_a_drafter_had_sent_to_a_verifier_that_died_it_drafts_for_the_next_one(seed, mode):
+    sim = World(seed, Faults(1.0, verifier_speed=0.1), mode=mode)
+    sim.feed(events.Begin(sim.now))
+    while not any(len(drafter.tail) == drafter.window for drafter in sim.drafters.values()):
+        sim.turn()
+    sim.lose_verifier()
+    while not sim.finished:
+        sim.turn()
+    records = [record for commit in sim.commits for record in commit.records]
+    assert {record.epoch for record in records if record.draft_tokens} >= {2}
+
+
+@tries(50)
+@given(seed=st.integers(0, 2**32), mode=MODES)
 def test_plain_decoding_needs_no_drafter(seed, mode):
     sim = World(seed, Faults(), mode=mode, method="").run()
     assert sim.lawful()

@@ -134,7 +134,10 @@ class World:
         if self.drafters and self.random.random() < chances.lose_drafter:
             self._kill(Role.DRAFTER, self.random.choice(list(self.drafters)))
         if self.verifiers and self.random.random() < chances.lose_verifier:
-            self._kill(Role.VERIFIER, self.random.choice(list(self.verifiers)))
+            self.lose_verifier()
+
+    def lose_verifier(self) -> None:
+        self._kill(Role.VERIFIER, self.random.choice(list(self.verifiers)))
 
     def _kill(self, role: Role, name: str) -> None:
         """Its messages are lost, but those that the hub has."""
