@@ -471,31 +471,23 @@ class Draining:
 class OpenDraft:
     """What a drafting method is told of a session.
 
-    `vocab_size`: token ids of the target, 0 = unknown; no others are proposed.
-    `method`: one drafting method, or several joined by commas, in verification order.
+    `output`: what is known of it. `vocab_size`: token ids of the target, 0 = unknown; no others
+    are proposed. `method`: one drafting method, or several joined by commas, in verification order.
     `phrase_scope`: sessions with the same one may share phrases of their outputs;
     with an empty one a session shares nothing.
-    `synchronous`: drafting and verifying take turns.
     `top_rows`: tokens in each row of target predictions in steps; see `top_rows`.
     `fork_scope`: completions of one prompt have the same one, and read it once.
     """
 
-    session: str
-    epoch: int
     prompt: tuple[int, ...]
-    committed: tuple[int, ...]
     mode: VerifyMode
     sampling: ResolvedSampling
     seed: int
-    window: int
+    output: tuple[int, ...] = ()
     num_candidates: int = 1
-    drafter_index: int = 0
     method: str = ""
-    traceparent: str = ""
-    options: bytes = b""
     vocab_size: int = 0
     phrase_scope: str = ""
-    synchronous: bool = False
     top_rows: int = 0
     fork_scope: str = ""
 

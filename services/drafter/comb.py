@@ -10,9 +10,9 @@ Rules:
 1.  A comb stands in front of a text. It grows from the root down, and its shape
     depends on drawn tokens in one way: nothing is drafted after a trunk token
     that ends the text, or the draft. That token is part of the draft.
-2.  What is built stays while the text and the epoch do. A comb that `advances`
-    (its tokens are a function of the text) also outlives an epoch, and goes on
-    from a text that took in trunk tokens and no others. All else drops it.
+2.  What is built stays while the text and the draft key do. A comb that `advances`
+    (its tokens are a function of the text) also outlives a key, and goes on from a
+    text that took in trunk tokens and no others. All else drops it.
 3.  K/V of a trunk token that did not become text is dropped before the next step.
 """
 
@@ -46,11 +46,11 @@ class Level:
 class Comb:
     """What is drafted in front of the first `root` tokens of a text, as far as it is built."""
 
-    __slots__ = ("_advances", "epoch", "levels", "root", "trunk")
+    __slots__ = ("_advances", "draft_key", "levels", "root", "trunk")
 
     def __init__(self, *, advances: bool) -> None:
         self._advances = advances
-        self.epoch = -1
+        self.draft_key = -1
         self.root = 0
         self.levels: list[Level] = []
         self.trunk: list[int] = []
@@ -94,14 +94,14 @@ class Comb:
         """Nothing is drafted in front of a text of `root` tokens."""
         self.root, self.levels, self.trunk = root, [], []
 
-    def follow(self, text: Sequence[int], epoch: int) -> int:
+    def follow(self, text: Sequence[int], draft_key: int) -> int:
         """Stand in front of `text`; how many leading tokens of KV are right for it."""
-        if self.levels and (len(text), epoch) == (self.root, self.epoch):
+        if self.levels and (len(text), draft_key) == (self.root, self.draft_key):
             return len(text) + len(self.trunk)
         same = common_prefix(text, self.trunk, self.root)
         right = self.root + same
         goes_on = self._advances and right == len(text)
         kept = self.levels[same:] if goes_on else []
         self.trunk = self.trunk[same:] if kept else []
-        self.levels, self.root, self.epoch = kept, len(text), epoch
+        self.levels, self.root, self.draft_key = kept, len(text), draft_key
         return right + len(self.trunk)

@@ -122,7 +122,7 @@ class _Session:
     cold: set[int]
     """Members that may not have the prompt yet."""
     text: tuple[int, int] = (-1, -1)
-    """Epoch and length of the text that `drafts` are for."""
+    """Draft key and length of the text that `drafts` are for."""
     drafts: dict[int, Proposed] = field(default_factory=dict)
     drew: int | None = None
     """The member that drew tokens of the tail, under rejection."""
@@ -337,4 +337,4 @@ def _sampled(chain: DraftTree) -> DraftTree:
 
 
 def _text(ask: Ask) -> tuple[int, int]:
-    return ask.epoch, len(ask.text)
+    return ask.draft_key, len(ask.text)

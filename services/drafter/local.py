@@ -114,7 +114,7 @@ class LocalProposer:
         start = _start(opening)
         session, drafter = HypothesisSession(start), self._methods.find(opening.method)
         assert drafter is not None
-        told = opened(start, session)
+        told = opened(start)
         check_open(told)
         own = (0, key)
         drafter.open(own, told)

@@ -38,12 +38,13 @@ class Ask:
     `text` is prompt + output, the output being committed tokens and the tail.
     It is a live view: read it now, do not keep it. `prompt_length` and
     `committed_length` are lengths of leading parts of `text`, the latter with
-    the prompt. `room` >= 1 is the greatest depth a proposal may have. `top_rows`: what the target
-    said in the blocks since the last proposal; see `services.contract.top_rows`.
+    the prompt. `draft_key`: what a draft's random draws are keyed by; of a session no two drafts
+    have the same. `room` >= 1 is the greatest depth a proposal may have. `top_rows`: what the
+    target said in the blocks since the last proposal; see `services.contract.top_rows`.
     """
 
     key: SessionKey
-    epoch: int
+    draft_key: int
     text: Sequence[int]
     prompt_length: int
     committed_length: int

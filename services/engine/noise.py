@@ -7,10 +7,10 @@ on the bits. The other streams take one number per key: `uniform`.
 
 Key layout, one 64-bit counter each after (seed, stream):
 
-    DRAFT      epoch, drafter index, position, node, candidate
-    ACCEPT     term, epoch, round, node, candidate
-    RESIDUAL   term, epoch, round, node, candidate
-    BONUS      term, epoch, round, node, candidate
+    DRAFT      draft key, position, node, candidate
+    ACCEPT     term, opening, step, node, candidate
+    RESIDUAL   term, opening, step, node, candidate
+    BONUS      term, opening, step, node, candidate
     GUMBEL     position in the output             (then the token id)
 
 `node` is the row of the parent: 0 the committed text, i + 1 draft token i.

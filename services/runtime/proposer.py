@@ -19,8 +19,8 @@ class LocalAsk(NamedTuple):
 
     `room`: how many tokens (of a tree: levels) may follow it, and `nodes` in all. `top_rows`: what
     the target said at the rows of the session's last draft, where that was asked for; see
-    `services.contract.top_rows`. `draft_key`: the key of this draft's random draws, like
-    `Ask.epoch`; used for no other draft.
+    `services.contract.top_rows`. `draft_key`: the key of this draft's random draws; used for
+    no other draft.
     """
 
     key: Hashable

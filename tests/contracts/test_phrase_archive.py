@@ -82,15 +82,14 @@ async def test_a_record_of_another_kind_is_passed_over(archives, backend):
     assert texts_of(archives(), "a", 1) == [(7, 8)]
 
 
-def opening(session: str, scope: str) -> OpenDraft:
-    sampling = ResolvedSampling()
-    return OpenDraft(session, 1, (1,), (), VerifyMode.GREEDY, sampling, 0, 8, phrase_scope=scope)
+def opening(scope: str) -> OpenDraft:
+    return OpenDraft((1,), VerifyMode.GREEDY, ResolvedSampling(), 0, phrase_scope=scope)
 
 
 def drafted(drafter: NgramDrafter, session: str, scope: str, output: tuple[int, ...]) -> list[int]:
     """Open a session, show its output, and say what is drafted after it."""
     key = (0, session)
-    drafter.open(key, opening(session, scope))
+    drafter.open(key, opening(scope))
     text = (1, *output)
     (proposed,) = drafter.propose([Ask(key, 1, text, 1, len(text), room=4)])
     return list(proposed.tree.token_ids)

@@ -88,7 +88,7 @@ def test_shared_noise_chooses_one_token_at_a_place_however_often_it_is_derived(
 
 
 def drawn_without(missing):
-    """A drafter that leaves one counter out: 0 the epoch, 2 the position, 4 the candidate."""
+    """A drafter that leaves a counter out, of key, position, node and candidate."""
 
     def draw(place, candidate):
         counters = [*place.key, candidate]
@@ -117,7 +117,7 @@ def accepted_without(*missing):
 
 @pytest.mark.parametrize(
     ("name", "missing", "candidates"),
-    [("the epoch", 0, 1), ("the position", 2, 1), ("the node", 3, 3), ("the candidate", 4, 3)],
+    [("the key", 0, 1), ("the position", 1, 1), ("the node", 2, 3), ("the candidate", 3, 3)],
 )
 def test_draft_keys_without_one_of_their_counters_are_seen(monkeypatch, name, missing, candidates):
     monkeypatch.setattr(Place, "uniform", drawn_without(missing))

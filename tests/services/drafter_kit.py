@@ -39,12 +39,12 @@ PROMPT = list(range(20, 50))
 _OF_AN_OPENING = {own.name for own in fields(t.OpenDraft)}
 
 
-def opening(session: str = "s", prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> t.OpenDraft:
+def opening(prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> t.OpenDraft:
     """An OpenDraft; sampling parameters may be given by their names."""
     own = {name: changes.pop(name) for name in list(changes) if name in _OF_AN_OPENING}
-    values = {"epoch": 1, "committed": (), "mode": t.VerifyMode.GREEDY, "seed": 7, "window": 6}
+    values = {"mode": t.VerifyMode.GREEDY, "seed": 7}
     values["sampling"] = t.ResolvedSampling(**({"max_tokens": 60} | changes))
-    return t.OpenDraft(session, prompt=tuple(prompt), **(values | own))
+    return t.OpenDraft(tuple(prompt), **(values | own))
 
 
 def real_engine(arch: str = "llama", **spec: Any) -> NativeEngine:

@@ -84,8 +84,8 @@ def opened(*members, **changes):
     return drafter
 
 
-def asked(drafter, *tail, epoch=1):
-    (proposed,) = drafter.propose([Ask(KEY, epoch, [1, 2, *tail], 2, 2, room=6)])
+def asked(drafter, *tail, draft_key=1):
+    (proposed,) = drafter.propose([Ask(KEY, draft_key, [1, 2, *tail], 2, 2, room=6)])
     return proposed
 
 
@@ -261,14 +261,14 @@ def test_a_tree_leaves_when_every_member_has_given_its_draft():
     assert (first.asked, second.asked) == (1, 2)
 
 
-@pytest.mark.parametrize("change", [{"epoch": 2}, {"tail": (8,)}, {"rewind": True}])
+@pytest.mark.parametrize("change", [{"draft_key": 2}, {"tail": (8,)}, {"rewind": True}])
 def test_drafts_for_another_text_are_not_merged(change):
     first = Scripted([chain(3, 5), chain(6)])
     drafter = opened(first, Scripted([Proposed(), chain(7)]), num_candidates=2)
     assert asked(drafter) == Proposed()
     if "rewind" in change:
         drafter.rewind(KEY, 2)
-    after = asked(drafter, *change.get("tail", ()), epoch=change.get("epoch", 1))
+    after = asked(drafter, *change.get("tail", ()), draft_key=change.get("draft_key", 1))
     assert after.tree == t.DraftTree((6, 7), (-1, -1))
 
 

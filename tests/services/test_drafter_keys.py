@@ -134,7 +134,7 @@ def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk():
     harness.say("s", 0, harness.state._comb.trunk[:1])
     with recorded() as keys:
         (draft,) = harness.run()
-    nodes = {node for _, key, index, position, node, _ in keys if position == 1}
+    nodes = {node for _, _, position, node, _ in keys if position == 1}
     assert (draft.position, nodes) == (1, {0, 1, 3, 5})
     assert keys.total() == len(draft.tree) == 8
 

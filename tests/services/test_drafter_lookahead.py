@@ -197,7 +197,7 @@ def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, samp
             kept = int((laws[i] > 0).sum())
             assert q.token_ids == tuple(ids[i, :kept].tolist())
             assert q.probabilities == tuple(laws[i, :kept].tolist())
-            u, mass = uniform(seed, Stream.DRAFT, draft.key, 0, start, i, 0), 0.0
+            u, mass = uniform(seed, Stream.DRAFT, draft.key, start, i, 0), 0.0
             drawn = next(t for t, p in zip(*_columns(q), strict=True) if (mass := mass + p) > u)
             assert token == drawn
         text += tree.token_ids

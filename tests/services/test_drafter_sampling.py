@@ -86,7 +86,7 @@ def replayed(draft, seed):
         # Tokens of a chain that leave together have places of their own.
         at = (draft.position + node, 0) if chain else (draft.position, node)
         for candidate in range(len(own)):
-            tokens.append(invert(left, uniform(seed, Stream.DRAFT, draft.key, 0, *at, candidate)))
+            tokens.append(invert(left, uniform(seed, Stream.DRAFT, draft.key, *at, candidate)))
             left[tokens[-1]] = 0.0
     return tokens
 

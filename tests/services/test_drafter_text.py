@@ -446,7 +446,7 @@ def test_the_text_is_the_targets_whatever_is_drafted(seed):
         for _ in range(60)
     ]
     texts.begin(SENTENCE[: random.randrange(1, 60)], window=random.randrange(1, 9))
-    base, epoch = 0, 1
+    base = 0
     while base < len(plain):
         texts.steps(random.randrange(5))
         texts.check()
@@ -456,7 +456,6 @@ def test_the_text_is_the_targets_whatever_is_drafted(seed):
             right < len(tail) and base + right < len(plain) and tail[right] == plain[base + right]
         ):
             right += 1
-        epoch += right < len(tail)
         texts.say("s", base, plain[base : base + right + 1])
         base += right + 1
         texts.check()

@@ -68,7 +68,7 @@ class Counting:
         del self.kv[key]
 
     def propose(self, asks):
-        self.asked.append([(ask.epoch, ask.position, ask.room, ask.top_rows) for ask in asks])
+        self.asked.append([(ask.draft_key, ask.position, ask.room, ask.top_rows) for ask in asks])
         if any(ask.key[1] in self.broken for ask in asks):
             raise RuntimeError("secret tokens 1 2 3")
         return [self._propose(ask) for ask in asks]
@@ -170,7 +170,7 @@ def test_draws_are_keyed_by_the_name_of_the_draft(drafted):
     drafted.send(step(brought(1, 0, 99)))
     drafted.method.asked.clear()
     drafted.run()
-    keys = {epoch for ((epoch, *_),) in drafted.method.asked}
+    keys = {key for ((key, *_),) in drafted.method.asked}
     assert keys == {1 << 48 | 1 << 32 | 1}
 
 

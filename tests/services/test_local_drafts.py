@@ -111,7 +111,7 @@ class Scripted:
         return KVUsage()
 
     def open(self, key, opening):
-        self.calls.append(("open", key, opening.committed))
+        self.calls.append(("open", key, opening.output))
         self.open_now.append(key)
 
     def rewind(self, key, length):
@@ -243,7 +243,7 @@ def test_draws_have_the_key_of_their_draft_and_no_number_comes_again(mode):
             (draft,) = verifier.proposer.propose([ask])
             assert draft.tree.q is not None
             assert len(draft.tree.q) == len(draft.tree) == 3
-            assert {epoch for _, epoch, *_ in {*keys} - before} == {ask.draft_key}
+            assert {key for _, key, *_ in {*keys} - before} == {ask.draft_key}
             verifier.say(*draft.tree.token_ids[: choice.randint(0, 2)])
             verifier.say(choice.randint(0, 9))
             if len(verifier.texts[KEY]) > 55:

@@ -150,6 +150,6 @@ def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after():
     prompt = [1, 2, 3, 9, 8, 2, 3]
     for method, first in (("ngram", 9), ("model,ngram", 9), ("ngram,model", None)):
         drafter = NgramDrafter(SMALL)
-        drafter.open((0, "s"), opening("s", prompt, method=method))
+        drafter.open((0, "s"), opening(prompt, method=method))
         (proposed,) = drafter.propose([Ask((0, "s"), 1, prompt, len(prompt), len(prompt), room=8)])
         assert next(iter(proposed.tree.token_ids), None) == first

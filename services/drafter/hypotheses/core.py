@@ -169,7 +169,7 @@ class HypothesisCore:
     def _admit(self, link: int, start: StartDraft) -> None:
         session = HypothesisSession(start)
         session.set_window(self._window(start.window))
-        opening = opened(start, session)
+        opening = opened(start)
         check_open(opening)
         reserve = len(start.prompt) + start.sampling.max_tokens
         if self._reserved + reserve > MOST_TEXT:
@@ -393,24 +393,18 @@ class HypothesisCore:
         return self._methods.describe(self._worker, self._anchors.shape)
 
 
-def opened(start: StartDraft, session: HypothesisSession) -> OpenDraft:
+def opened(start: StartDraft) -> OpenDraft:
     """What a method is told of a session."""
     return OpenDraft(
-        session=start.session_id,
-        epoch=session.key,
         prompt=start.prompt,
-        committed=start.output,
+        output=start.output,
         mode=start.mode,
         sampling=start.sampling,
         seed=start.seed,
-        window=session.window,
         num_candidates=start.num_candidates,
         method=start.method,
-        traceparent=start.traceparent,
-        options=start.options,
         vocab_size=start.vocab_size,
         phrase_scope=start.phrase_scope,
-        synchronous=start.synchronous,
         top_rows=start.top_rows,
         fork_scope=start.fork_scope,
     )

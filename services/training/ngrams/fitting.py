@@ -69,9 +69,8 @@ def _rehearsed(lesson: Lesson, trees: SmallTrees, verify: Verify) -> Rows:
     """The rows of verdicts while a lesson's answer is decoded with small trees."""
     text, start = list(lesson.tokens), lesson.start
     sampling = ResolvedSampling(max_tokens=len(text))
-    opening = OpenDraft(
-        "", 0, tuple(text[:start]), (), VerifyMode.GREEDY, sampling, 0, DEPTH, num_candidates=WIDTH
-    )
+    prompt = tuple(text[:start])
+    opening = OpenDraft(prompt, VerifyMode.GREEDY, sampling, 0, num_candidates=WIDTH)
     session = trees.open(opening, "")
     told = [b""] * len(lesson.law_ids)
     place = 0

@@ -12,9 +12,9 @@ No other token is ever proposed. Tokens are drawn from exactly the float32 numbe
 are sent: a target that judges them by other numbers is biased (Leviathan et al.,
 2211.17192, needs the q a token was drawn from).
 
-A draw is keyed (seed, DRAFT, epoch, drafter index, position, node, candidate):
-`position` is the output index where the draft starts, `node` the row in it. So
-no key comes twice if no two drafts of an epoch start at the same position.
+A draw is keyed (seed, DRAFT, draft key, position, node, candidate): `position` is the
+output index where the draft starts, `node` the row in it. So no number is drawn twice
+if no two drafts under one key start at the same position.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ PROPOSALS = {
 class Place:
     """A node that wants `count` candidates, all of them below `vocab_size`.
 
-    `key`: epoch, drafter index, position and node of its draws. `weighed`: with
+    `key`: draft key, position and node of its draws. `weighed`: with
     their weights; in GREEDY and COUPLED only.
     """
 
     row: RowContext
     count: int
     vocab_size: int
-    key: tuple[int, int, int, int] = (0, 0, 0, 0)
+    key: tuple[int, int, int] = (0, 0, 0)
     weighed: bool = False
 
     def uniform(self, candidate: int) -> float:

@@ -5,11 +5,8 @@ step feeds every token that has no entry, and at least the last one; never one
 that has. (AMUSD's published loop feeds one token twice after a rollback, which
 shifts all that follow.)
 
-Key rule: within an epoch, drafts that are drawn start at ever later positions, so
-that no random number decides twice. The orchestrator moves the epoch whenever
-what it commits departs from anything that may have been drawn, so this holds by
-itself. Where a text went back without that, or a turn was given twice in front of
-a tree, nothing is drafted until the text has passed the last start.
+Key rule: under one draft key, drafts start at ever later positions (see `hypotheses.session`), so
+no random number decides twice.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ class ModelSession:
         """Its prompt is in KV."""
         self._mode = opening.mode
         self._seed = opening.seed
-        self._drafter_index = opening.drafter_index
         self._longest = longest
         self._sampling = opening.sampling
         self._last_ids = opening.last_ids
@@ -51,8 +47,6 @@ class ModelSession:
         edited = sampling.logit_bias or sampling.limits_tokens or wants_history(sampling)
         self._argmax = opening.mode is VerifyMode.GREEDY and self._count == 1 and not edited
         """Whether it drafts the highest logits, once `min_tokens` are there."""
-        self._drawn = (-1, -1)
-        """Epoch and position where the last draft that was drawn starts."""
 
     # --- the text ---------------------------------------------------------------
 
@@ -66,7 +60,7 @@ class ModelSession:
 
     def follow(self, ask: Ask) -> None:
         """Keep of the draft and of KV what is right for the text as it is now."""
-        right = self._comb.follow(ask.text, ask.epoch)
+        right = self._comb.follow(ask.text, ask.draft_key)
         self.cache.rollback(min(self.cache.length, right))
 
     @property
@@ -74,11 +68,9 @@ class ModelSession:
         """First candidates of a draft in the making."""
         return self._comb.trunk if self._comb.levels else []
 
-    def may_draft(self, ask: Ask) -> bool:
-        """Whether a draft may start here, or one has: the key rule."""
-        if self._mode.exact_match or self._comb.levels:
-            return True
-        return (ask.epoch, ask.position) > self._drawn
+    def may_draft(self, ask: Ask) -> bool:  # noqa: ARG002
+        """Always: the key rule holds by itself."""
+        return True
 
     def drafted(self, ask: Ask) -> Proposed | None:  # noqa: ARG002
         """Nothing: every level takes a step."""
@@ -119,8 +111,6 @@ class ModelSession:
     def places(self, ask: Ask) -> list[Place]:
         """Where the next level stands: after the text and the trunk."""
         comb = self._comb
-        if not comb.levels:
-            self._drawn = (ask.epoch, ask.position)
         path, counted = tuple(comb.trunk), self._counts.of(ask.text)
         matcher = self.form.of(ask.text) if self.form is not None else None
         at = ask.position + len(path)
@@ -129,7 +119,7 @@ class ModelSession:
 
     def _place(self, row: RowContext, ask: Ask, node: int) -> Place:
         """A node of the draft that starts behind the text."""
-        key = (ask.epoch, self._drafter_index, ask.position, node)
+        key = (ask.draft_key, ask.position, node)
         return Place(row, self._count, self.vocab_size, key)
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:

@@ -60,7 +60,7 @@ class Borrowing:
 
     def open(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
         """A cache to begin with; `reserve` tokens are what it would take without a loan."""
-        began = len(opening.prompt) + len(opening.committed)
+        began = len(opening.prompt) + len(opening.output)
         # Something that has nothing, and room for nothing.
         cache = self._engine.new_cache(1)
         self._states[key] = _State(tuple(opening.prompt), began, reserve)

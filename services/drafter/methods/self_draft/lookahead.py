@@ -133,8 +133,7 @@ class LookaheadSession(ModelSession):
         return self.places_ahead(ask, self._depth_fed)
 
     def places_ahead(self, ask: Ask, depth: int) -> list[Place]:
-        """One for each of `depth` tokens; none sees another. They start a draft: the key rule."""
-        self._drawn = (ask.epoch, ask.position)
+        """One for each of `depth` tokens; none sees another."""
         counted = self._counts.of(ask.text)
         rows = (
             RowContext(self._mode, self._sampling, self._seed, ask.position + ahead, counted)

@@ -40,7 +40,7 @@ class SkipSession(ModelSession):
         self.exit = exit_rule
         self._exits = opening.mode.exact_match
         self._prompt_length = len(opening.prompt)
-        self._decided = len(opening.prompt) + len(opening.committed)
+        self._decided = len(opening.prompt) + len(opening.output)
         """Length of the text whose drafts are counted."""
         self._tail: list[int] = []
         """First candidates drafted after that, until they are committed or gone."""
