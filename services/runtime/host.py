@@ -8,9 +8,6 @@
 The core is plain synchronous code that only this thread enters, so it needs no
 lock; the event loop never waits for it. An exception out of the core ends the
 host: a core that broke its own rules must not serve on.
-
-Cores that share an engine share a `CoreThread`: they take turns in it, so that the
-engine has one caller at a time. They fail together, too.
 """
 
 from __future__ import annotations
@@ -177,16 +174,14 @@ class WorkerHost(Generic[C, E]):
         make_core: Callable[[Outlet], WorkerCore[C]],
         *,
         queue_limit: int = 4096,
-        thread: CoreThread | None = None,
         on_states: OnStates | None = None,
     ) -> None:
         """`queue_limit` bounds the commands that wait while a step runs.
 
-        `thread`: one that is shared with other hosts; left out: one of its own. `on_states` is
-        told of the target's states that are dropped on the way.
+        `on_states` is told of the target's states that are dropped on the way.
         """
         self.on_states = on_states
-        self._thread = thread or CoreThread()
+        self._thread = CoreThread(self)
         self._events: list[tuple[int, E]] = []
         self._core = make_core(
             Outlet(lambda link, event: self._events.append((link, event)), self._hear)
@@ -210,11 +205,11 @@ class WorkerHost(Generic[C, E]):
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()
         self._failure: asyncio.Future[Exception] = self._loop.create_future()
-        self._thread.add(self)
+        self._thread.start()
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Stop after the step that runs. Links still open are closed."""
-        await self._loop.run_in_executor(None, self._thread.remove, self, timeout)
+        await self._loop.run_in_executor(None, self._thread.stop, timeout)
         self._close_sinks(None)
 
     def describe(self) -> WorkerDescription:
@@ -304,7 +299,7 @@ class WorkerHost(Generic[C, E]):
         self._turn_began = None
 
     def fail(self, error: Exception) -> None:
-        """End the host with the error of a core in this thread."""
+        """End the host with the error of its core."""
         self._post(self._fail, error)
 
     def _absorb(self, items: list[_Item[C]]) -> None:

@@ -12,7 +12,6 @@ from services.contract import types as t
 from services.contract.errors import NoWorker
 from services.contract.frames import step_rows
 from services.contract.worker_messages import SessionStarted
-from services.runtime.core_thread import CoreThread
 from services.runtime.host import WorkerHost
 from tests.services.fakes import FakeCore, Sink, draft, start
 from tests.waiting import until
@@ -303,89 +302,6 @@ async def test_stop_ends_the_thread_and_the_links(sink):
     await host.stop()
     assert sink.closed == [None]
     assert not host._thread.alive
-
-
-class Shared:
-    """Two hosts in one thread."""
-
-    def __init__(self):
-        self.thread = CoreThread()
-        self.cores = []
-        self.hosts = [WorkerHost(self.make, thread=self.thread) for _ in range(2)]
-        for host in self.hosts:
-            host.start()
-
-    def make(self, emit):
-        self.cores.append(FakeCore(emit))
-        return self.cores[-1]
-
-    async def answered(self, host, *commands):
-        sink = Sink()
-        await host.submit(host.open_link(sink), commands)
-        await sink.until(len(commands))
-
-    async def stop(self):
-        for host in self.hosts:
-            await host.stop()
-
-
-@pytest.fixture
-async def shared():
-    shared = Shared()
-    yield shared
-    await shared.stop()
-
-
-async def test_hosts_that_share_a_thread_never_step_at_the_same_time(shared):
-    threads, inside, together = set(), [], []
-
-    def watched(step):
-        def stepping():
-            threads.add(threading.get_ident())
-            inside.append(1)
-            together.append(len(inside))
-            done = step()
-            inside.pop()
-            return done
-
-        return stepping
-
-    for core in shared.cores:
-        core.step = watched(core.step)
-    drafts = [draft(number=n) for n in range(1, 51)]
-    await asyncio.gather(*(shared.answered(host, start(), *drafts) for host in shared.hosts))
-    assert len(threads) == 1
-    assert set(together) == {1}
-
-
-async def test_one_that_waits_for_more_does_not_keep_the_other(shared):
-    first, second = shared.hosts
-    patient = shared.cores[0]
-    patient.patience = lambda: 3600.0 if patient.waiting else 0.0
-    await first.submit(first.open_link(Sink()), [start(), draft()])
-    await until(lambda: patient.waiting)
-    await shared.answered(second, start(), *[draft(number=n) for n in range(1, 9)])
-    assert patient.waiting
-
-
-async def test_one_of_them_stops_and_the_other_goes_on(shared):
-    first, second = shared.hosts
-    await first.stop()
-    await shared.answered(second, start(), draft(number=1))
-    assert shared.thread.alive
-    await second.stop()
-    assert not shared.thread.alive
-
-
-async def test_they_fail_together(shared, caplog):
-    first, second = shared.hosts
-    sink = Sink()
-    second.open_link(sink)
-    with caplog.at_level(logging.ERROR):
-        await first.submit(first.open_link(Sink()), [start(), draft(666)])
-        assert str(await second.failure()) == "the core is broken"
-    await until(lambda: sink.closed)
-    assert isinstance(sink.closed[0], NoWorker)
 
 
 async def test_a_core_hears_in_the_middle_of_a_step_what_came_since_that_began():
