@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.worker.v1 import drafter_pb2, session_pb2, verifier_pb2
+from paceline.worker.v1 import drafter_pb2, verifier_pb2
 
 from services.contract import types as t
 from services.contract import worker_messages as w
@@ -23,6 +23,7 @@ from services.contract.frames import (
     StepFrame,
     StepLogprobs,
     StepRow,
+    WaitReason,
     draft_frame,
     grants,
     pack,
@@ -282,7 +283,6 @@ def test_a_frame_holds_a_bounded_number_of_sessions():
 def test_limits_and_reasons_are_of_as_many_sessions():
     refused(Grants(b"1234", b""), "Grants.limits: 0 bytes", way="request")
     refused(w.Waiting(b"1234", b""), "Waiting.reasons: 0 bytes")
-    refused(w.Waiting(b"1234", b"\x09"), "Waiting.reasons: one that is not known")
 
 
 START = w.StartVerify(1, 1, "s", 1, (1,), (), 9, t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 4)
@@ -328,12 +328,19 @@ def test_a_broken_event_is_refused_by_name(event, complaint):
     refused(event, complaint)
 
 
-def test_a_reason_that_is_not_known_is_refused():
-    message = verifier_pb2.VerifierServiceLinkResponse(
-        events=[verifier_pb2.VerifierEvent(gone=session_pb2.SessionGone(handle=1, opening=1))]
-    )
-    with pytest.raises(ProtocolError, match=r"SessionGone[.]reason"):
-        VERIFIER_LINK.decode_response(message)
+@pytest.mark.parametrize("reason", [0, 99])
+@pytest.mark.parametrize("codec", [VERIFIER_LINK, DRAFTER_LINK], ids=["verifier", "drafter"])
+def test_a_session_that_is_gone_for_a_reason_of_a_newer_worker_may_go_on_elsewhere(codec, reason):
+    message = codec.encode_response([w.SessionGone(1, 2, t.FailureReason.CAPACITY, "why")])
+    message.events[0].gone.reason = reason
+    [gone] = codec.decode_response(resent(message))
+    assert gone == w.SessionGone(1, 2, t.FailureReason.INTERNAL, "why")
+
+
+def test_a_session_that_waits_for_what_a_newer_worker_knows_waits_for_its_turn():
+    told = w.Waiting(b"123412341234", bytes((1, 9, 0)))
+    reasons = bytes((WaitReason.CREDIT, WaitReason.TURN, WaitReason.TURN))
+    assert sent(VERIFIER_LINK, "response", [told]) == [told._replace(reasons=reasons)]
 
 
 def test_what_may_not_wait_is_not_built():

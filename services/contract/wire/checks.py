@@ -13,7 +13,7 @@ from struct import pack
 from typing import Any
 
 from services.contract.errors import ProtocolError
-from services.contract.frames import DraftFrame, Grants, StepEnd, StepFrame, WaitReason, unpack
+from services.contract.frames import DraftFrame, Grants, StepEnd, StepFrame, unpack
 from services.contract.types import Proposal
 from services.contract.wire.records import LONGEST_MS, require_ms
 from services.contract.worker_messages import Waiting
@@ -66,7 +66,7 @@ _DRAFTED: tuple[Column, ...] = (
 _LAWS: tuple[Column, ...] = (("q_counts", 2, False),)
 _LAW: tuple[Column, ...] = (("q_ids", 4, False), ("q_probs", 4, False))
 
-_ENDS, _REASONS = bytes(StepEnd), bytes(WaitReason)
+_ENDS = bytes(StepEnd)
 # One token of the target's own behind the accepted ones, or none.
 _ENDINGS = {(1, StepEnd.RECOVERED), (1, StepEnd.BONUS), (0, StepEnd.NONE)}
 _PROPOSAL = 3
@@ -200,10 +200,8 @@ def check_grants(frame: Grants) -> None:
 
 
 def check_waiting(waiting: Waiting) -> None:
-    """Raise ProtocolError unless each session has a reason that is known."""
+    """Raise ProtocolError unless each session has a reason."""
     _require(waiting, (("reasons", 1, False),), _sessions(waiting, waiting.handles))
-    known = not waiting.reasons.translate(None, _REASONS)
-    _unless(known, waiting, "reasons", "one that is not known")
 
 
 def _sessions(frame: Any, handles: bytes) -> int:

@@ -14,6 +14,7 @@ from paceline.by_name import fields_of, read
 from paceline.worker.v1 import drafter_pb2, session_pb2, verifier_pb2
 
 from services.contract.errors import ProtocolError
+from services.contract.frames import WaitReason
 from services.contract.states import MESSAGE_BYTES
 from services.contract.types import Draining, FailureReason, Progress, VerifyMode
 from services.contract.wire import records
@@ -33,6 +34,11 @@ from services.contract.worker_messages import (
 )
 
 S = TypeVar("S", StartVerify, StartDraft)
+
+_REASONS = bytes(
+    records.known_enum(WaitReason, reason, WaitReason.TURN).value for reason in range(256)
+)
+"""Why a session waits, by the byte that says so; what only a newer worker knows excuses it, too."""
 
 
 class Kind(NamedTuple):
@@ -92,7 +98,7 @@ def _write_gone(record: SessionGone) -> dict[str, Any]:
 
 
 def _read_gone(message: session_pb2.SessionGone) -> SessionGone:
-    reason = records.decode_enum(FailureReason, message.reason, "SessionGone.reason")
+    reason = records.known_enum(FailureReason, message.reason, FailureReason.INTERNAL)
     said = message.message[: records.LONGEST_REASON]
     return SessionGone(message.handle, _opening(message), reason, said)
 
@@ -107,7 +113,7 @@ def _read_scores(message: verifier_pb2.PromptScores) -> PromptScores:
 
 
 def _read_waiting(message: verifier_pb2.Waiting) -> Waiting:
-    waiting = Waiting(message.handles, message.reasons)
+    waiting = Waiting(message.handles, message.reasons.translate(_REASONS))
     check_waiting(waiting)
     return waiting
 

@@ -43,6 +43,12 @@ def decode_enum(kind: type[_E], value: object, field: str) -> _E:
     return member
 
 
+def known_enum(kind: type[_E], value: object, otherwise: _E) -> _E:
+    """The same; `otherwise` for a value that only newer peers know, or for none."""
+    member: _E = _members(kind).get(value, otherwise)
+    return member
+
+
 @cache
 def _members(kind: type[Enum]) -> dict[object, Any]:
     """By their values: an enum takes twice as long to look one up."""
