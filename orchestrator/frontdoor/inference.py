@@ -674,9 +674,11 @@ class Inference:
         """Hand a worker's event to the sessions that it is of."""
         self._hub.heard(worker, role, event)
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[Any], reason: str) -> None:
+    def on_lost(
+        self, worker: str, role: Role, sessions: Iterable[Any], reason: str, *, faulty: bool
+    ) -> None:
         """A worker is gone, and these sessions with it."""
-        self._hub.lost(worker, role, sessions, reason)
+        self._hub.lost(worker, role, sessions, reason, faulty=faulty)
 
     def on_standstill(self, seconds: float) -> None:
         """This process stalled: sessions do not count that time, and check their ownership."""

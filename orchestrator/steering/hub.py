@@ -4,7 +4,7 @@ A frame of a verifier is looked at once, session by session. What holds goes on 
 its sessions, as it came where they are all at one, and is collected for the sessions, which take it
 at once, or joined (see `rhythm`). If one row of it is impossible, none counts, and the link is cut:
 its sessions go on elsewhere, as if the worker had died, and that of the row has been refused. So it
-is with drafts.
+is with drafts. Of a message that does not add up nobody knows whose it was: it refuses all of them.
 
 A session knows of everything that was received before it hears that a worker failed.
 """
@@ -16,7 +16,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import Protocol
 
 from orchestrator.steering.ports import Steered, StepFacts, Taken, Told
@@ -201,10 +201,25 @@ class Hub:
             case Progress() | Draining():
                 pass  # Of no session.
 
-    def lost(self, worker: str, role: Role, handles: Iterable[int], reason: str) -> None:
-        """A worker is gone, and these sessions with it."""
+    def lost(
+        self,
+        worker: str,
+        role: Role,
+        handles: Iterable[int],
+        reason: str,
+        *,
+        faulty: bool = False,
+    ) -> None:
+        """A worker is gone, and these sessions with it.
+
+        `faulty`: it said what cannot be, and nobody knows of whom: each counts it as an attempt.
+        """
         for handle in handles:
-            if (route := self._at(worker, role, handle)) is not None:
+            if (route := self._at(worker, role, handle)) is None:
+                continue
+            if faulty:
+                self._fail(route, role, worker, reason)
+            else:
                 self._flush(route, self._clock())
                 route.session.lost(worker, role, reason)
 
@@ -266,20 +281,25 @@ class Hub:
         self._collect([route for route, _ in counted])
 
     def _drafts(self, worker: str, frame: DraftFrame) -> None:
-        highest = max(unpack("I", frame.tokens), default=0)
+        tokens, counts = unpack("I", frame.tokens), unpack("H", frame.counts)
+        highest = max(tokens, default=0)
         verifiers: dict[str, list[int]] = {}
         every = zip(
             frame.every_handle(),
             unpack("I", frame.openings),
             unpack("I", frame.positions),
-            unpack("H", frame.counts),
+            counts,
+            accumulate(counts),
             strict=True,
         )
-        for place, (handle, opening, position, size) in enumerate(every):
+        for place, (handle, opening, position, size, end) in enumerate(every):
             route = self._routes.get(handle)
             if route is None or route.drafter != worker or opening < route.draft_opening:
                 continue
-            if fault := route.draft_fault(opening, position, size, highest):
+            own = highest
+            if 0 < route.vocab_size <= highest:  # In this draft, or in another one of the frame.
+                own = max(tokens[end - size : end], default=0)
+            if fault := route.draft_fault(opening, position, size, own):
                 self._refuse(route, Role.DRAFTER, worker, fault)
                 return
             route.drafts += 1
@@ -290,9 +310,13 @@ class Hub:
 
     def _refuse(self, route: Route, role: Role, worker: str, fault: str) -> None:
         """Cut a worker off; the session of which it said what cannot be counts it as an attempt."""
+        self._fail(route, role, worker, fault)
+        self._links.cut(worker, fault)
+
+    def _fail(self, route: Route, role: Role, worker: str, fault: str) -> None:
+        """What a worker did with the session was wrong."""
         last = route.opening if role is Role.VERIFIER else route.draft_opening
         self._said(worker, role, SessionGone(route.handle, last, FailureReason.INTERNAL, fault))
-        self._links.cut(worker, fault)
 
     def _measure(self, frame: StepFrame) -> None:
         """How long the frame was on its way, as far as two clocks tell."""

@@ -12,8 +12,9 @@
 4. A worker that started an opening which it was never sent has lost the session.
 5. A worker that is full costs no attempt, nor does one that is lost: silent, cut off,
    draining, without a step or an opening in time. After each loss the session waits anew
-   for another one. A refusal or a wrong answer costs an attempt, and a session that fails
-   everywhere is suspended. One that fails for good has ended, once all its tokens are emitted.
+   for another one. A refusal or a wrong answer costs an attempt, a message that does not add up
+   one of each session of its link. A session that fails everywhere is suspended. One that fails for
+   good has ended, once all its tokens are emitted.
 6. A worker has the time that its queue and pace explain, and `opening_wait`, to open the
    session; then it counts as lost. Each overdue opening in a row doubles the time: where
    every verifier is slow, moving on would only start over.

@@ -130,6 +130,8 @@ class WorkerLink:
         # Among equal workers, and whether the worker is beyond this orchestrator's subset.
         self.order, self.visit = 0, False
         self.problem = ""
+        # Whether the last end came of a message that no correct worker sends.
+        self.faulty = False
         self._rpcs = RPCS[role]
         self._hello = LinkHello(orchestrator_id)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
@@ -300,12 +302,14 @@ class WorkerLink:
         self._moved_at = self._now
         self._detector.begin(self._moved_at, self._awake.missed)
         self.progress, self.draining, self.up = Progress(), False, True
+        self.faulty = False
         writer = asyncio.create_task(self._write(call), name=f"writer {self.address}")
         try:
             await self._on_up(self)
             self.problem = ""
             await self._read(call)
         except (ProtocolError, StartError) as error:
+            self.faulty = isinstance(error, ProtocolError)
             self._report(str(error))
             raise
         finally:

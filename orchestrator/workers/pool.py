@@ -59,8 +59,10 @@ class Sessions(Protocol):
     def on_event(self, worker: str, role: Role, event: Any) -> None:
         """An event of one session, or of many."""
 
-    def on_lost(self, worker: str, role: Role, sessions: Iterable[int], reason: str) -> None:
-        """These sessions are gone on the worker."""
+    def on_lost(
+        self, worker: str, role: Role, sessions: Iterable[int], reason: str, *, faulty: bool
+    ) -> None:
+        """These sessions are gone on the worker; `faulty`: which said what none must."""
 
     def on_standstill(self, seconds: float) -> None:
         """This process stalled for so long, until now."""
@@ -451,13 +453,13 @@ class WorkerPool:
     def _on_down(self, link: WorkerLink, reason: str) -> None:
         if self._by_worker.get(link.worker_id) is link:
             del self._by_worker[link.worker_id]
-            self._lose(link, reason)
+            self._lose(link, reason, faulty=link.faulty)
 
-    def _lose(self, link: WorkerLink, reason: str) -> None:
+    def _lose(self, link: WorkerLink, reason: str, *, faulty: bool = False) -> None:
         """Tell the sessions; if the link still stands, close them there one by one."""
         lost = list(link.assigned)
         if self._sessions is not None and lost:
-            self._sessions.on_lost(link.worker_id, link.role, lost, reason)
+            self._sessions.on_lost(link.worker_id, link.role, lost, reason, faulty=faulty)
 
     async def settle(self, timeout: float) -> None:
         """Wait until every worker known by now is connected or has a problem."""

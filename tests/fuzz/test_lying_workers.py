@@ -250,12 +250,22 @@ async def test_logprobs_that_cannot_be_are_not_emitted(row):
                 assert all(token < 12 for token in entry.top_token_ids)
 
 
-async def test_a_verifier_that_never_tells_the_truth_ends_its_sessions_and_nothing_else():
-    false = await lying_verifier("liar", ending_in(2**32 - 1))
+@pytest.mark.parametrize(
+    ("lie", "complaint"),
+    [
+        (ending_in(2**32 - 1), "beyond the vocabulary"),
+        (FALSE_STEPS["columns of unequal length"], "StepFrame.tokens"),
+    ],
+    ids=["what cannot be", "what does not add up"],
+)
+async def test_a_verifier_that_never_tells_the_truth_ends_its_sessions_and_nothing_else(
+    lie, complaint
+):
+    false = await lying_verifier("liar", lie)
     # It asks again for seconds, not for a minute.
     hurried = partial(Client, patience=5.0)
     async with cluster([false], [], patience=PATIENT, make_client=hurried) as running:
-        with pytest.raises(Exception, match="beyond the vocabulary"):
+        with pytest.raises(Exception, match=complaint):
             await running.client.generate(tokens=[1, 2], temperature=0.0, max_tokens=4)
         assert running.inference.active_sessions == 0
         await until(lambda: all(link.up for link in running.pool.links()))

@@ -281,7 +281,8 @@ def test_a_draft_that_cannot_be_right_ends_the_drafters_link_and_goes_nowhere(wr
     world = World(2, drafter="d")
     world.drafted(draft(1), wrong)
     [(worker, reason)] = world.links.cuts
-    [(kind, who, gone)] = [*world.sessions[0].notes, *world.sessions[1].notes]
+    assert world.sessions[0].notes == []
+    [(kind, who, gone)] = world.sessions[1].notes
     assert (worker, kind, who) == ("d", "heard", "d")
     assert (gone.opening, gone.message) == (1, reason)
     assert world.links.frames("v", DraftFrame) == []
@@ -528,6 +529,15 @@ def test_a_lost_worker_is_no_news_for_sessions_that_have_another_one():
     assert [session.notes for session in world.sessions] == [[], [("lost", "v", "it died")]]
     world.hub.lost("d", Role.DRAFTER, world.handles, "it died")
     assert [session.kinds for session in world.sessions] == [["lost"], ["lost", "lost"]]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_worker_that_said_what_does_not_add_up_has_failed_all_its_sessions(role):
+    world = World(2, drafter="d")
+    worker = "v" if role is Role.VERIFIER else "d"
+    world.hub.lost(worker, role, [*world.handles, 99], "it lies", faulty=True)
+    gone = [SessionGone(own, 1, FailureReason.INTERNAL, "it lies") for own in world.handles]
+    assert [own.notes for own in world.sessions] == [[("heard", worker, own)] for own in gone]
 
 
 def test_the_time_of_a_message_is_measured_within_what_clocks_can_tell():

@@ -76,7 +76,7 @@ class Ends:
     """A link's ends: what came of it, why it went down."""
 
     def __init__(self):
-        self.heard, self.ups, self.downs = [], 0, []
+        self.heard, self.ups, self.downs, self.faulty = [], 0, [], []
 
     async def on_up(self, _link):
         self.ups += 1
@@ -84,8 +84,9 @@ class Ends:
     def on_event(self, _link, event):
         self.heard.append(event)
 
-    def on_down(self, _link, reason):
+    def on_down(self, link, reason):
         self.downs.append(reason)
+        self.faulty.append(link.faulty)
 
 
 @asynccontextmanager
@@ -263,6 +264,7 @@ async def test_a_frame_that_cannot_be_ends_the_link_with_its_reason(lie, caplog)
         await until(lambda: len(ends.downs) > 1)
         assert all(complaint in reason for reason in ends.downs)
         assert ends.heard == []
+        assert set(ends.faulty) == {True}
     assert complaint in caplog.text
 
 
@@ -290,6 +292,7 @@ async def test_a_silent_worker_is_given_up():
             link.check()
             await asyncio.sleep(0.02)
         assert "no message for" in ends.downs[0]
+        assert not ends.faulty[0]
 
 
 async def test_a_worker_that_does_not_read_is_cut_off_by_sessions_not_by_messages():

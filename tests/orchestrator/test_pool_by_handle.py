@@ -30,6 +30,7 @@ class NotedLink:
         self.progress, self.placed, self.assigned = Progress(), Placed(), set()
         self.up, self.draining, self.visit, self.problem = False, False, False, ""
         self.stuck_s = self.order = 0
+        self.faulty = False
         self.sent = []
 
     def start(self):
@@ -60,8 +61,8 @@ class Heard:
     def on_event(self, worker, role, event):
         self.events.append((worker, role, event))
 
-    def on_lost(self, worker, role, sessions, reason):
-        self.losses.append((worker, role, sorted(sessions), reason))
+    def on_lost(self, worker, role, sessions, reason, *, faulty):
+        self.losses.append((worker, role, sorted(sessions), reason, faulty))
 
     def on_worker_up(self):
         pass
@@ -113,11 +114,18 @@ async def test_events_of_many_sessions_are_passed_on_whole(drafter):
     assert heard.events == [("model", Role.DRAFTER, frame)]
 
 
-@pytest.mark.parametrize("way", ["cut", "drains"])
-async def test_the_sessions_of_a_worker_that_is_gone_are_told_of_by_their_handles(drafter, way):
+@pytest.mark.parametrize(
+    ("way", "faulty"),
+    [("cut", False), ("cut", True), ("drains", False)],
+    ids=["cut", "a fault", "drains"],
+)
+async def test_the_sessions_of_a_worker_that_is_gone_are_told_of_by_their_handles(
+    drafter, way, faulty
+):
     pool, link, heard = drafter
     for handle in (7, 9):
         pool.send("model", handle, SetWindow(handle, 3))
+    link.faulty = faulty
     if way == "cut":
         pool.cut("model", "it lies")
         pool.cut("nobody", "it lies")
@@ -126,7 +134,7 @@ async def test_the_sessions_of_a_worker_that_is_gone_are_told_of_by_their_handle
     else:
         link.on_event(link, Draining(1000))
     reason = {"cut": "it lies", "drains": "it drains"}[way]
-    assert heard.losses == [("model", Role.DRAFTER, [7, 9], reason)]
+    assert heard.losses == [("model", Role.DRAFTER, [7, 9], reason, faulty)]
 
 
 async def test_methods_are_offered_that_drafters_have_or_verifiers_themselves_or_both_together():
