@@ -172,8 +172,6 @@ def _record(kept: dict[str, Any], number: int, base_len: int, tokens: int) -> Ro
         emitted_tokens=tokens,
         started_at=started_at,
         ended_at=started_at + kept["round_ms"] / 1e3,
-        discarded_tokens=0,
-        bad_q_rows=0,
         **kept,
     )
 

@@ -37,9 +37,10 @@ class RoundRecord(NamedTuple):
     """One verification, as statistics, spans and the store see it.
 
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
-    draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
-    nobody will judge any more. `sources` are those that the block had tokens of. `hold_ms`: how
-    much of the wait was for a draft; `age_ms`: for how long the draft had been there at the step.
+    draft tokens of the block that the text did not take, `unjudged`, in records of earlier
+    versions, those drafted beyond it that nobody judged. `sources` are those that the block had
+    tokens of. `hold_ms`: how much of the wait was for a draft; `age_ms`: for how long the draft had
+    been there at the step.
 
     One that was read from the store has Unix time, zero for what is not kept, and no `mode`
     where it is not known here.
@@ -61,7 +62,6 @@ class RoundRecord(NamedTuple):
     mode: VerifyMode | None
     started_at: float
     ended_at: float
-    discarded_tokens: int = 0
     bad_q_rows: int = 0
     near_ties: int = 0
     rejected: tuple[int, ...] = ()

@@ -57,7 +57,7 @@ class Spending:
         self.seconds = 0.0
         self._allowance = allowance
         self._beyond = 0.0
-        self.uncounted = 0.0
+        self._uncounted = 0.0
         """Seconds since the last lap."""
         self._calls = 0
 
@@ -69,14 +69,14 @@ class Spending:
     def add(self, seconds: float, calls: int = 1) -> None:
         """So many more masks or tokens took so long."""
         self.seconds += seconds
-        self.uncounted += seconds
+        self._uncounted += seconds
         self._calls += calls
         self._beyond = max(0.0, self._beyond + seconds - calls * self._allowance.each)
 
     def lap(self) -> float:
         """Seconds since the last lap; how heavy it is goes by them."""
-        taken, calls = self.uncounted, self._calls
+        taken, calls = self._uncounted, self._calls
         if calls:
             self.heavy = self._weight.heavy = taken > LIGHT * calls
-        self.uncounted, self._calls = 0.0, 0
+        self._uncounted, self._calls = 0.0, 0
         return taken

@@ -21,17 +21,15 @@ class Dropped(StrEnum):
 class StepEntry:
     """One session's part of a step.
 
-    `kind` is "verify", "prefill" or "draft"; `round` is 0 outside of verification rounds;
-    `queue_ms` is the wait before the step; `tokens` counts draft tokens verified, prompt tokens
-    prefilled or tokens drafted. `opening`, of a session on a verifier that runs it, and `position`,
-    the tokens of its output before: where it is no more than a step of a session, whose own span
-    `traceparent` is; 0 where that is the span of the round.
+    `kind` is "verify", "prefill" or "draft"; `queue_ms` is the wait before the step; `tokens`
+    counts draft tokens verified, prompt tokens prefilled or tokens drafted. `opening` and
+    `position`, the tokens of the output before: of a verification, which of the session's
+    `traceparent` it belongs to; 0 of all else.
     """
 
     session: str
     kind: str
     tokens: int
-    round: int = 0
     traceparent: str = ""
     queue_ms: float = 0.0
     opening: int = 0

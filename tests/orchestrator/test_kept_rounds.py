@@ -62,7 +62,6 @@ ODD = RECORD._replace(
     rejected=(),
     unjudged=(),
     mode=VerifyMode.BLOCK,
-    discarded_tokens=3,
     bad_q_rows=2,
 )
 BEGINNING = b'[2,4,2,false,1700000100037.12,8.5,60.0,1.25,63.5,2,"d1","v1","COUPLED"'

@@ -40,16 +40,13 @@ def test_each_token_of_a_chunk_has_its_logprobs() -> None:
 
 def test_rounds_pieces_and_origins_come_when_asked_for() -> None:
     origins = (Origin.ACCEPTED, Origin.RECOVERED, Origin.BONUS)
-    chunk = said(
-        Chunk(0, (1, 2, 3), "ab", (), (round_record(discarded_tokens=1),), ["a", "", "b"], origins)
-    ).chunk
+    chunk = said(Chunk(0, (1, 2, 3), "ab", (), (round_record(),), ["a", "", "b"], origins)).chunk
     assert list(chunk.pieces) == ["a", "", "b"]
     assert list(chunk.origins) == [1, 2, 3]
     (stats,) = chunk.rounds
     assert stats == pb.RoundStats(
         index=1,
         rejection_sample_method=pb.REJECTION_SAMPLE_METHOD_COUPLED,
-        discarded_tokens=1,
         **TOLD,
     )
 

@@ -216,7 +216,7 @@ def test_a_worker_shows_its_steps_and_its_load(start):
     telemetry = start("verifier", metrics_port=0)
     tracer = StepTracer(telemetry)
     tracer.watch({"verifier": lambda: Progress(9, 3, 17, 100, 4096, 12.0)})
-    members = (StepEntry("a", "verify", 4, 1, queue_ms=3.0), StepEntry("b", "prefill", 64))
+    members = (StepEntry("a", "verify", 4, queue_ms=3.0), StepEntry("b", "prefill", 64))
     tracer.on_step("verifier")(StepRecord(0, 20_000_000, members))
     tracer.close()
     page = scrape(telemetry)

@@ -17,10 +17,10 @@ START, END = 1_700_000_000_000_000_000, 1_700_000_000_020_000_000
 
 def entries():
     return (
-        StepEntry("a", "verify", 4, 7, SAMPLED[0], 1.5),
-        StepEntry("b", "prefill", 100, 0, SAMPLED[1], 0.0),
-        StepEntry("c", "verify", 2, 9, UNSAMPLED, 0.5),
-        StepEntry("d", "verify", 0, 1, "", 0.5),
+        StepEntry("a", "verify", 4, SAMPLED[0], 1.5),
+        StepEntry("b", "prefill", 100, SAMPLED[1], 0.0),
+        StepEntry("c", "verify", 2, UNSAMPLED, 0.5),
+        StepEntry("d", "verify", 0, "", 0.5),
     )
 
 
@@ -53,19 +53,17 @@ def test_each_sampled_member_has_a_child_span_in_its_own_trace(receiver, start):
     assert verify.links == prefill.links == (batch.place,)
     assert (verify.start, verify.end) == (START, END)
     assert verify.attributes[names.STEP_QUEUE_MS] == 1.5
-    assert verify.attributes[names.ROUND_INDEX] == 7
     assert verify.resource[names.ROLE] == "verifier"
     assert len(receiver.spans) == 3
 
 
 def test_a_step_of_a_session_hangs_at_the_place_that_its_position_says(receiver, start):
-    record = StepRecord(START, END, (StepEntry("a", "verify", 4, 7, SAMPLED[0], 1.5, 2, 30),))
+    record = StepRecord(START, END, (StepEntry("a", "verify", 4, SAMPLED[0], 1.5, 2, 30),))
     trace(start("verifier"), "verifier", record)
 
     place = verifying_of(span_context(parent_context(SAMPLED[0])), 2, 30)
     (verify,) = receiver.named("verify")
     assert (verify.trace_id, verify.parent_id) == (TRACE, f"{place.span_id:016x}")
-    assert names.ROUND_INDEX not in verify.attributes
 
 
 @pytest.mark.parametrize("sampler", ["parentbased_always_off", "parentbased_traceidratio"])
@@ -102,7 +100,7 @@ def test_the_verifiers_spans_hang_below_the_orchestrators(receiver, start):
 
 
 def test_a_malformed_traceparent_costs_nothing_but_the_span(receiver, start):
-    entry = StepEntry("a", "verify", 1, 1, "00-zz-yy-01")
+    entry = StepEntry("a", "verify", 1, "00-zz-yy-01")
     trace(start("verifier"), "verifier", StepRecord(START, END, (entry,)))
     assert receiver.named("verify.batch") == []
 

@@ -42,7 +42,7 @@ class TracedWorld(World):
             # As the session's opening told it.
             parent = self.recorder.traceparent("s")
             place = row.opening, row.position
-            entry = StepEntry("s", "verify", len(row.judged), 0, parent, 2.0, *place)
+            entry = StepEntry("s", "verify", len(row.judged), parent, 2.0, *place)
             ended = time.time_ns()
             self.verifier_tracer(StepRecord(ended - 1_000_000, ended, (entry,)))
 

@@ -181,9 +181,6 @@ class StepTracer:
                 names.STEP_QUEUE_MS: entry.queue_ms,
                 names.STEP_SIZE: size,
             }
-            if not entry.opening:
-                # A verifier does not know how many rounds a session had elsewhere.
-                about[names.ROUND_INDEX] = entry.round
             member, place = _MEMBER_SPANS[entry.kind], child_of(parent)
             back = (batch,)
             children.emit(member, place, parent, start, end, about, kind="server", links=back)

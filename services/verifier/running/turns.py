@@ -90,7 +90,7 @@ class Turn:
         if self.verifies:
             waited = 1e3 * max(0.0, started - self.since)
             place = session.opening.opening, self.base_len
-            yield StepEntry(name, "verify", len(self.tree), self.step, parent, waited, *place)
+            yield StepEntry(name, "verify", len(self.tree), parent, waited, *place)
 
 
 class Decided(NamedTuple):
