@@ -102,31 +102,20 @@ def _offer(session: RunningSession) -> Offer:
     box, opening = session.mailbox, session.opening
     # Where nobody drafts there is nothing to pace, and to wait for.
     pacing = opening.pacing if session.drafted_for or session.drafts_here else ""
-    if not box.tokens:
-        return Offer(
-            session.key,
-            session.tenant,
-            0,
-            exact=opening.mode.exact_match,
-            source=opening.method,
-            window=session.window,
-            final=_final(session),
-            pacing=pacing,
-        )
-    tree = box.parents is not None
+    exact, tree = opening.mode.exact_match, box.parents is not None
     return Offer(
         session.key,
         session.tenant,
         len(box),
-        tree,
-        opening.mode.exact_match,
-        opening.method,
-        tuple(box.reach) if opening.mode.exact_match else (),
-        session.window,
-        _final(session),
-        pacing,
-        box.draft_ms / len(box),
-        box.levels if tree else 0,
+        tree=tree,
+        exact=exact,
+        source=opening.method,
+        reach=tuple(box.reach) if exact else (),
+        window=session.window,
+        final=_final(session),
+        pacing=pacing,
+        draft_ms=box.draft_ms / max(1, len(box)),
+        depth=box.levels if tree else 0,
     )
 
 
