@@ -1,16 +1,17 @@
-"""A worker that is alive and gets nowhere, stuck in a command."""
+"""A worker that is alive and gets nowhere, stuck in a command or in a step."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from orchestrator.workers.link import LinkLimits
+from services.contract.types import Progress
 from services.contract.worker_messages import StartVerify
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
@@ -32,8 +33,8 @@ class Trouble:
     opened: list[tuple[str, str]] = field(default_factory=list)
     """Worker and session of each opening."""
 
-    async def serve(self, name: str) -> Worker:
-        host: WorkerHost[Any, Any] = WorkerHost(lambda emit: Verifier(emit, name, self))
+    async def serve(self, name: str, kind: type[Verifier | Decoder] | None = None) -> Worker:
+        host: WorkerHost[Any, Any] = WorkerHost(lambda emit: (kind or Verifier)(emit, name, self))
         return await serve(Served(host, host.describe(), bundle()))
 
 
@@ -48,6 +49,26 @@ class Verifier(KnownRunner):
             if self._name == self._trouble.opened[0][0]:
                 self._trouble.gate.wait()
         super().handle(link, command, arrived)
+
+
+class Decoder(KnownRunner):
+    """Hangs in the step behind the first tokens of the first session, as no other one does."""
+
+    def __init__(self, emit: Any, name: str, trouble: Trouble) -> None:
+        super().__init__(emit, name, 0.0)
+        self._name, self._trouble = name, trouble
+
+    def step(self) -> bool:
+        if self.waiting:
+            self._trouble.opened.append((self._name, ""))
+            steps = sum(name == self._name for name, _ in self._trouble.opened)
+            if steps == 3 and self._name == self._trouble.opened[0][0]:
+                self._trouble.gate.wait()
+        return super().step()
+
+    def progress(self) -> Progress:
+        """No prompt waits, which alone counts as queued at a verifier."""
+        return replace(super().progress(), queued_tokens=0)
 
 
 @pytest.fixture
@@ -80,3 +101,20 @@ async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_lo
             await first
         assert stuck in [session for worker, session in trouble.opened if worker != bad]
         trouble.gate.set()
+
+
+async def test_a_verifier_that_is_stuck_in_a_step_is_found_out_though_no_prompt_waits(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    verifiers = [await trouble.serve(name, Decoder) for name in ("v1", "v2")]
+    async with cluster(verifiers, [], SOON) as running:
+        loop = asyncio.get_running_loop()
+        first = asyncio.create_task(_said(running, 1))
+        await until(lambda: len(trouble.opened) >= 3)
+        began = loop.time()
+        async with asyncio.timeout(60):
+            await first
+        assert loop.time() - began >= 3.0
+        assert len({worker for worker, _ in trouble.opened}) == 2
+        trouble.gate.set()
+    assert "its engine has not come out of a step" in caplog.text
