@@ -82,8 +82,8 @@ class Drafting:
         self._pacing.stepped(sessions, extra, ms)
 
     def windows(self, sessions: Sequence[RunningSession]) -> Sequence[int]:
-        """How far their drafters are to be ahead; none where they know."""
-        if not any(own.drafted_for for own in sessions):
+        """How far whoever drafts for them is to be ahead; none where that is known."""
+        if not any(own.drafted_for or own.drafts_here for own in sessions):
             return ()
         windows = [min(255, self._pacing.window(own.key, own.window)) for own in sessions]
         news = False
