@@ -1,9 +1,9 @@
 """The time of each part of a round, computed from the figures that the server keeps.
 
 A round lasts from when its session could have been in a step until that step's end. The verifier
-reports the wait and the step's time; the rest, of rounds that an earlier version made, is the round
-trip, half of it before and half after. Drafting is asynchronous, and drawn to end where the step
-begins.
+reports the wait and the step's time, which are all of it. In rounds that an earlier version made
+the rest is the way there and back, and nothing is drawn of it. Drafting is asynchronous, and drawn
+to end where the step begins.
 """
 
 from __future__ import annotations
@@ -57,11 +57,6 @@ class Round:
     draft: Stretch | None
     void: Stretch | None
     tokens: tuple[Token, ...]
-
-    @property
-    def way_ms(self) -> float:
-        """Neither waiting nor verifying: network, encoding, the event loops."""
-        return self.whole.length - self.queue.length - self.verify.length
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ MARKS = {ACCEPTED: "+", RECOVERED: "~", OWN: "", REJECTED: "-", UNJUDGED: "?"}
 PLAIN_LEGEND = Text(
     "+accepted  ~recovered  the target's own  -rejected  ?drafted beyond a rejection"
 )
-_LANES = ("drafter", "verifier", "on the way", "client")
+_LANES = ("drafter", "verifier", "client")
 _NAME_WIDTH = 12
 _COLUMNS_PER_ROUND = 14
 _NARROWEST = 40
@@ -108,7 +108,6 @@ def row_of(one: Round, coloured: bool) -> tuple[RenderableType, ...]:
         str(stats.index),
         f"{one.whole.start:.1f}",
         f"{stats.draft_ms:.1f}" if stats.draft_tokens else "-",
-        f"{one.way_ms:.1f}",
         f"{one.queue.length:.1f}",
         f"{one.verify.length:.1f}",
         drafted,
@@ -116,7 +115,7 @@ def row_of(one: Round, coloured: bool) -> tuple[RenderableType, ...]:
     )
 
 
-COLUMNS = ("round", "at ms", "draft", "way", "queue", "verify", "kept", "tokens")
+COLUMNS = ("round", "at ms", "draft", "queue", "verify", "kept", "tokens")
 
 
 def _table(shown: Sequence[Round], coloured: bool) -> Table:
@@ -134,7 +133,7 @@ def _table(shown: Sequence[Round], coloured: bool) -> Table:
 
 
 def _lanes(shown: Sequence[Round], width: int) -> Iterator[Text]:
-    """Strips of four lanes, one below the other, each with its time at the left."""
+    """Strips of three lanes, one below the other, each with its time at the left."""
     parts = [part for one in shown for part in _parts(one)]
     begin = min(part.stretch.start for part in parts)
     end = max(part.stretch.end for part in parts)
@@ -163,11 +162,9 @@ def _parts(one: Round) -> Iterator[_Part]:
         yield _Part(0, one.draft, "█", "green")
     yield _Part(1, one.queue, "·", "yellow")
     yield _Part(1, one.verify, "█", "blue")
-    yield _Part(2, Stretch(one.whole.start, one.queue.start), "─", "dim")
-    yield _Part(2, Stretch(one.verify.end, one.whole.end), "─", "dim")
     told = one.record.stats.emitted_tokens
     mark = str(told) if told < 10 else "+"
-    yield _Part(3, Stretch(one.whole.end, one.whole.end), mark, "cyan")
+    yield _Part(2, Stretch(one.whole.end, one.whole.end), mark, "cyan")
 
 
 def _paint(parts: Sequence[_Part], begin: float, per_column: float, columns: int) -> Text:
@@ -176,7 +173,7 @@ def _paint(parts: Sequence[_Part], begin: float, per_column: float, columns: int
     for part in parts:
         first = int((part.stretch.start - begin) / per_column)
         after = max(first + 1, round((part.stretch.end - begin) / per_column))
-        if part.stretch.length == 0 and part.mark in "·─":
+        if part.stretch.length == 0 and part.mark == "·":
             continue
         for column in range(max(0, first), min(columns, after)):
             cells[column] = (part.mark, part.style)
