@@ -19,7 +19,6 @@ from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.recorder import Recorder, watch_memory
 from orchestrator.session.options import Options
-from orchestrator.session.ports import Durability
 from orchestrator.session.ranges import MAX_REQUEST_BYTES
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.steering.config import Limits
@@ -213,10 +212,10 @@ async def _store(settings: OrchestratorSettings, url: str, recorder: Recorder) -
         ttl_ms=round(1e3 * settings.session_ttl),
         finished_ttl_ms=round(1e3 * settings.finished_ttl),
         lease_ms=round(1e3 * settings.lease),
-        durability=Durability(settings.durability),
+        relaxed=settings.durability == "relaxed",
     )
     patience = WriterOptions(patience_s=settings.store_patience, replicas=settings.store_replicas)
-    return await connect(url, options, patience, recorder.dropped_writes, recorder.fenced_write)
+    return await connect(url, options, patience, recorder.dropped_write, recorder.fenced_write)
 
 
 def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:

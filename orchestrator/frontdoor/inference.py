@@ -522,8 +522,8 @@ class Inference:
         ending = implied_ending(stored, spec, text)
         if ending is None:
             return stored, text
-        matched = ending.matched_text or ending.matched_token
-        await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
+        length = len(stored.committed)
+        await self._store.finish(key, stored.term, length, ending.reason, ending.matched)
         return await self._known.get(key), None
 
     async def abort(self, key: SessionKey) -> None:

@@ -112,9 +112,9 @@ class Recorder:
             span.set_attributes(of_resume(session, offset))
         return Resuming(span)
 
-    def dropped_writes(self, count: int) -> None:
-        """The session store did not take so many commits in time."""
-        self._meters.dropped_writes.add(count)
+    def dropped_write(self) -> None:
+        """The session store did not take a commit in time."""
+        self._meters.dropped_writes.add(1)
 
     def states(self, fate: Fate, size: int) -> None:
         """Bytes of the target's states left for a drafter, or found no room in its link."""

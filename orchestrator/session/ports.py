@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
+from orchestrator.steering.rounds import Ending, Matched
 from orchestrator.workers.placement import Wanted
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason, SessionStatus, WorkerDescription
@@ -48,22 +48,6 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Instead of a stop: why the session can never go on; `costly`: it takes too much."""
-
-    reason: str
-    costly: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a session ends; ABORT for one given up."""
-
-    reason: FinishReason
-    matched_stop: str | int | GivenUp | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """A reader's call for a session; `number` grows with each call.
 
@@ -73,18 +57,6 @@ class Call:
 
     reader: str
     number: int
-
-
-class Durability(Enum):
-    """Whether emission waits for the store.
-
-    `REQUIRED`: only acknowledged tokens are emitted. `RELAXED`: the text may be ahead of
-    the store; lost tokens are generated again where the mode gives the same ones, and
-    missing otherwise.
-    """
-
-    REQUIRED = "required"
-    RELAXED = "relaxed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +118,7 @@ class StoredSession:
     seed: int
     ephemeral: bool
     finish_reason: FinishReason | None
-    matched_stop: str | int | GivenUp | None
+    matched_stop: Matched
     created_ms: int
     lease_until_ms: int
     relaxed: bool = False
@@ -209,7 +181,7 @@ class SessionKeeper(Protocol):
         token_ids: Sequence[int],
         record: bytes = b"",
         verifier: str = "",
-        end: End | None = None,
+        end: Ending | None = None,
         rounds: int = 1,
     ) -> Awaitable[int]:
         """Append tokens of a round, or of several, after output[:base_len]; the length after it.
@@ -229,7 +201,7 @@ class SessionKeeper(Protocol):
         term: int,
         committed_len: int,
         reason: FinishReason,
-        matched_stop: str | int | GivenUp | None = None,
+        matched_stop: Matched = None,
     ) -> Awaitable[None]:
         """End a session whose output has `committed_len` tokens; ABORT for one given up."""
         ...
@@ -252,7 +224,7 @@ class SessionStore(SessionKeeper, Protocol):
     Fenced (a later term exists), SessionAborted, and DataLoss (the store has less than
     it acknowledged).
 
-    With durability `RELAXED`, `commit` and `finish` of a session that is held return
+    With durability `relaxed`, `commit` and `finish` of a session that is held return
     at once; what they would raise goes to the holder.
     """
 

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from orchestrator.session.ports import End, GivenUp, Memory, NewSession, SessionKeeper, SessionKey
+from orchestrator.session.ports import Memory, NewSession, SessionKeeper, SessionKey
 from orchestrator.session.record_size import stored_size
 from orchestrator.session.round_records import dump_round
-from orchestrator.steering.rounds import Commit, Ending
+from orchestrator.steering.rounds import Commit, GivenUp
 from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
 
@@ -75,7 +75,7 @@ class RecordWriter:
             commit.token_ids,
             dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
             record.verifier,
-            _end(commit.ending),
+            commit.ending,
             round(self._told / self._commits),
         )
         future = asyncio.ensure_future(stored)
@@ -120,12 +120,6 @@ class RecordWriter:
         """The session is over here; may be repeated. Nothing leads back to its driver then."""
         self._refused = self._on_persisted = _ignore
         self._store.release(self._key, self._term)
-
-
-def _end(ending: Ending | None) -> End | None:
-    if ending is None:
-        return None
-    return End(ending.reason, ending.matched_text or ending.matched_token)
 
 
 def _ignore(_answer: object) -> None:

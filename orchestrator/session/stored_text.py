@@ -7,12 +7,12 @@ from itertools import chain
 
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
-from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredSession
+from orchestrator.session.ports import NewSession, StoredRound, StoredSession
 from orchestrator.session.round_records import load_round
 from orchestrator.session.spec import SessionSpec
 from orchestrator.session.spec_record import load_spec
 from orchestrator.session.totals import SpecTotals
-from orchestrator.steering.rounds import Ending, SuspendReason
+from orchestrator.steering.rounds import Ending, GivenUp, SuspendReason
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.errors import (
     DataLoss,
@@ -62,7 +62,8 @@ def finished_session(
             totals.add(record)
         yield None
     lengths = stored.prompt_len, stored.committed_len
-    yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)
+    ending = Ending(stored.finish_reason, stored.matched_stop)
+    yield Complete(ending, text.text, totals, *lengths, completion=spec.index)
 
 
 def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
@@ -118,10 +119,10 @@ def implied_ending(stored: StoredSession, spec: SessionSpec, text: TextStream) -
     if stored.status is SessionStatus.FINISHED or not stored.committed:
         return None
     if text.state.stop:
-        return Ending(FinishReason.STOP, matched_text=text.state.stop)
+        return Ending(FinishReason.STOP, text.state.stop)
     last = stored.committed[-1]
     if last in spec.sampling.stop_token_ids:
-        return Ending(FinishReason.STOP, matched_token=last)
+        return Ending(FinishReason.STOP, last)
     if len(stored.committed) >= spec.sampling.max_tokens:
         return Ending(FinishReason.LENGTH)
     return None
@@ -157,13 +158,3 @@ def beyond(stored: StoredSession, spec: SessionSpec) -> Beyond:
     if not stored.relaxed:
         return Beyond.NOT_YET
     return Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
-
-
-def _ending(stored: StoredSession) -> Ending:
-    assert stored.finish_reason is not None
-    match stored.matched_stop:
-        case int(token):
-            return Ending(stored.finish_reason, matched_token=token)
-        case str(text):
-            return Ending(stored.finish_reason, matched_text=text)
-    return Ending(stored.finish_reason)

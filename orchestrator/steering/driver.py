@@ -18,7 +18,7 @@ from typing import Protocol, assert_never
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.placing import Placing
-from orchestrator.session.ports import GivenUp, NewSession, SessionKeeper, SessionKey, Workers
+from orchestrator.session.ports import NewSession, SessionKeeper, SessionKey, Workers
 from orchestrator.session.record_size import FORGOTTEN
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.spec import SessionSpec
@@ -58,7 +58,7 @@ from orchestrator.steering.events import (
 )
 from orchestrator.steering.logprobs import new_rows, rows_fit
 from orchestrator.steering.ports import Hub, Said, Taken
-from orchestrator.steering.rounds import Commit, Ending, SuspendReason
+from orchestrator.steering.rounds import Commit, Ending, GivenUp, SuspendReason
 from orchestrator.steering.state import State
 from orchestrator.text import TextStream
 from services.contract.errors import PacelineError, SessionAborted

@@ -72,12 +72,23 @@ class RoundRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Instead of a stop: why the session can never go on; `costly`: it takes too much."""
+
+    reason: str
+    costly: bool = False
+
+
+Matched = str | int | GivenUp | None
+"""What ended an output: a stop string, a stop token's id, or what keeps it from going on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
-    """How the output ended."""
+    """How an output ended; ABORT for one given up."""
 
     reason: FinishReason
-    matched_text: str = ""
-    matched_token: int | None = None
+    matched: Matched = None
 
 
 class Commit(NamedTuple):

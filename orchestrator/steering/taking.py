@@ -100,13 +100,13 @@ def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[int, Ending | None]:
         stopped = next((i for i in range(keep) if tokens[i] in stops), None)
         if stopped is not None:
             keep = stopped + 1
-            ending = Ending(FinishReason.STOP, matched_token=tokens[stopped])
+            ending = Ending(FinishReason.STOP, tokens[stopped])
     if (find := turn.config.find_stop) is not None:
         # The text has what went to the store.
         waiting = turn.pending.token_ids if turn.pending is not None else ()
         if (text := find(waiting + tokens[:keep])) is not None:
             keep = text.keep - len(waiting)
-            ending = Ending(FinishReason.STOP, matched_text=text.text)
+            ending = Ending(FinishReason.STOP, text.text)
     return keep, ending
 
 

@@ -28,11 +28,10 @@ RETRY_EVERY = 1.0
 class Background:
     """The unawaited writes of every held session. Belongs to the event loop."""
 
-    def __init__(self, leases: Leases, on_dropped: Callable[[int], None]) -> None:
-        """`on_dropped` hears how many commits the store did not take, as they are dropped."""
-        self._leases, self._on_dropped = leases, on_dropped
+    def __init__(self, leases: Leases, on_dropped: Callable[[], None]) -> None:
+        """`on_dropped` hears of each commit that the store did not take, as it is dropped."""
+        self._leases, self._drop = leases, on_dropped
         self._warned = False
-        self.dropped = 0
 
     def write(self, held: Lease, send: Callable[[], Write]) -> None:
         """Let a commit leave if it closes up to what the store has.
@@ -119,7 +118,3 @@ class Background:
         if not self._warned:
             self._warned = True
             log.warning("session store: it does not keep up; stored texts end before what is sent")
-
-    def _drop(self) -> None:
-        self.dropped += 1
-        self._on_dropped(1)

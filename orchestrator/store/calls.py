@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store.command import Arg, Call, Reply, no_mending
-from orchestrator.store.under_way import UnderWay
+from orchestrator.store.lanes import Sender
 from services.contract.errors import (
     AlreadyExists,
     DataLoss,
@@ -21,34 +21,6 @@ from services.contract.errors import (
 
 T = TypeVar("T")
 _LONGEST_DETAIL = 80
-
-
-class Sender(Protocol):
-    """Who sends calls in order: `Writer`, or `Lanes` in a cluster."""
-
-    on_fenced: Callable[[], None]
-    under_way: UnderWay
-
-    @property
-    def patience_s(self) -> float:
-        """For how long one call may wait."""
-
-    @property
-    def losses(self) -> int:
-        """How often a server has shown that it may have lost acknowledged writes."""
-
-    @property
-    def away_s(self) -> float:
-        """For how long a server has not taken what waits for it, in seconds."""
-
-    def start(self) -> None:
-        """Start sending."""
-
-    def send(self, call: Call) -> asyncio.Future[Any]:
-        """Queue a call; its place in the order is taken now."""
-
-    async def close(self, timeout: float = 5.0) -> None:
-        """Send what is queued, for at most `timeout` seconds, then fail the rest."""
 
 
 def send(writer: Sender, call: Call) -> asyncio.Future[Any]:

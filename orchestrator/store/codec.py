@@ -13,13 +13,13 @@ from paceline.together import MOST_COMPLETIONS
 
 from orchestrator.session.ports import (
     Created,
-    GivenUp,
     NewSession,
     Outline,
     SessionKey,
     StoredRound,
     StoredSession,
 )
+from orchestrator.steering.rounds import GivenUp, Matched
 from services.contract.errors import StoreError
 from services.contract.types import FinishReason, SessionStatus
 
@@ -69,7 +69,7 @@ def unpack(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
-def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
+def encode_stop(matched_stop: Matched) -> str:
     """A stop string, a stop token's id or why there is no end, as text that says which it is."""
     match matched_stop:
         case None:
@@ -82,7 +82,7 @@ def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
             return f"text:{matched_stop}"
 
 
-def decode_stop(encoded: bytes) -> str | int | GivenUp | None:
+def decode_stop(encoded: bytes) -> Matched:
     """Inverse of `encode_stop`."""
     kind, _, value = encoded.decode().partition(":")
     if kind == "token":

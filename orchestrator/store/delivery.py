@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from redis import exceptions
 from redis.asyncio import Redis
@@ -47,29 +47,6 @@ class DeliveryOptions:
     losses: bool = True
 
 
-class Delivery(Protocol):
-    """What a writer sends by."""
-
-    @property
-    def losses(self) -> int:
-        """How often a server has shown that it may have lost acknowledged writes."""
-
-    async def execute(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies to as many of the first calls as go into one pipeline."""
-
-    async def recover(self, call: Call, fault: Exception) -> None:
-        """Make the next attempt at this call likelier to work. May raise what redis-py raises."""
-
-    async def load_scripts(self) -> None:
-        """Teach every server every script. Raises what redis-py raises."""
-
-    async def probe(self, call: Call) -> Any:
-        """The reply to one call that stands for all, from one connection."""
-
-    def probes(self, tag: str) -> list[str]:
-        """Names of sessions, one for each server; `tag` is a hash tag with `%s` for the name."""
-
-
 class OneServer:
     """One server, or the master that sentinels name."""
 
@@ -79,11 +56,11 @@ class OneServer:
 
     @property
     def losses(self) -> int:
-        """See `Delivery.losses`."""
+        """How often a server has shown that it may have lost acknowledged writes."""
         return self._identity.losses
 
     async def execute(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Delivery.execute`."""
+        """The replies to as many of the first calls as go into one pipeline."""
         pool: Any = self._client.connection_pool
         connection = await pool.get_connection()
         try:
@@ -92,7 +69,7 @@ class OneServer:
             await pool.release(connection)
 
     async def recover(self, call: Call, fault: Exception) -> None:  # noqa: ARG002
-        """See `Delivery.recover`."""
+        """Make the next attempt at this call likelier to work. May raise what redis-py raises."""
         if isinstance(fault, exceptions.NoScriptError):
             await self.load_scripts()
         elif not isinstance(fault, TooFewReplicas):
@@ -100,18 +77,18 @@ class OneServer:
             await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def load_scripts(self) -> None:
-        """See `Delivery.load_scripts`."""
+        """Teach every server every script. Raises what redis-py raises."""
         async with self._client.pipeline(transaction=False) as pipeline:
             for name in NAMES:
                 pipeline.script_load(script(name).source)
             await pipeline.execute()
 
     async def probe(self, call: Call) -> Any:
-        """See `Delivery.probe`."""
+        """The reply to one call that stands for all, from one connection."""
         return (await self.execute([call]))[0]
 
     def probes(self, tag: str) -> list[str]:  # noqa: ARG002
-        """See `Delivery.probes`."""
+        """Names of sessions, one for each server; `tag` is a hash tag with `%s` for the name."""
         return [secrets.token_hex(8)]
 
 
@@ -127,11 +104,11 @@ class ClusterServers:
 
     @property
     def losses(self) -> int:
-        """See `Delivery.losses`. A slot that another node serves now may have been lost, too."""
+        """See `OneServer.losses`. A slot that another node serves now may have been lost, too."""
         return self._moves + sum(one.losses for one in self._identities.values())
 
     async def execute(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Delivery.execute`: those of the first calls that one node serves."""
+        """See `OneServer.execute`: those of the first calls that one node serves."""
         if not self.client.nodes_manager.slots_cache:
             await self.client.refresh()
         slot = slot_of(calls[0])
@@ -148,7 +125,7 @@ class ClusterServers:
         return await self._exchange(node, calls[:count])
 
     async def recover(self, call: Call, fault: Exception) -> None:
-        """See `Delivery.recover`."""
+        """See `OneServer.recover`."""
         manager = self.client.nodes_manager
         if isinstance(fault, exceptions.MovedError) and fault.slot_id in manager.slots_cache:
             await manager.move_slot(fault)
@@ -160,12 +137,12 @@ class ClusterServers:
             await self.client.refresh()
 
     async def load_scripts(self) -> None:
-        """See `Delivery.load_scripts`."""
+        """See `OneServer.load_scripts`."""
         await self.client.refresh()
         await asyncio.gather(*(_load(node) for node in self.client.primaries()))
 
     async def probe(self, call: Call) -> Any:
-        """See `Delivery.probe`."""
+        """See `OneServer.probe`."""
         try:
             return (await self._exchange(self.client.primary(call.keys[0]), [call]))[0]
         except FAULTS:
@@ -174,7 +151,7 @@ class ClusterServers:
             raise
 
     def probes(self, tag: str) -> list[str]:
-        """See `Delivery.probes`."""
+        """See `OneServer.probes`."""
         left, names = {node.name for node in self.client.primaries()}, list[str]()
         for _ in range(100 * len(left)):
             name = secrets.token_hex(8)
@@ -206,7 +183,11 @@ class ClusterServers:
             node.release(connection)
 
 
-def delivery(client: Client, options: DeliveryOptions) -> OneServer | ClusterServers:
+Servers = OneServer | ClusterServers
+"""What a writer sends by."""
+
+
+def servers(client: Client, options: DeliveryOptions) -> Servers:
     """What fits the client."""
     if isinstance(client, RedisCluster):
         return ClusterServers(client, options)

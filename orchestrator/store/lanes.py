@@ -15,7 +15,7 @@ from typing import Any
 from redis import exceptions
 
 from orchestrator.store.command import Call
-from orchestrator.store.delivery import ClusterServers, slot_of
+from orchestrator.store.delivery import ClusterServers, Servers, slot_of
 from orchestrator.store.under_way import UnderWay
 from orchestrator.store.writer import Writer, WriterOptions
 
@@ -100,3 +100,16 @@ class Lanes:
 
     def _in_use(self) -> list[Writer]:
         return [lane for lane, _ in self._busy.values()]
+
+
+Sender = Writer | Lanes
+"""Who sends calls in order."""
+
+
+def sender(
+    servers: Servers, options: WriterOptions, on_fenced: Callable[[], None] = lambda: None
+) -> Sender:
+    """What fits the servers."""
+    if isinstance(servers, ClusterServers):
+        return Lanes(servers, options, on_fenced)
+    return Writer(servers, options, on_fenced)

@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from orchestrator.session.ports import Holder, SessionKey
 from orchestrator.store import codec
-from orchestrator.store.calls import Sender, nothing, prepare, send
+from orchestrator.store.calls import nothing, prepare, send
 from orchestrator.store.command import Arg, Call, Reply, no_mending
+from orchestrator.store.lanes import Sender
 from orchestrator.store.options import StoreOptions
 from services.contract.errors import DataLoss, Fenced, PacelineError, SessionAborted
 from services.runtime.tasks import end

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from orchestrator.session.ports import End, GivenUp, Holder, SessionKey
+from orchestrator.session.ports import Holder, SessionKey
+from orchestrator.steering.rounds import Ending, Matched
 from services.contract.types import FinishReason
 
 _T = TypeVar("_T")
@@ -30,7 +31,7 @@ class NullStore:
         token_ids: Sequence[int],
         record: bytes = b"",  # noqa: ARG002
         verifier: str = "",  # noqa: ARG002
-        end: End | None = None,  # noqa: ARG002
+        end: Ending | None = None,  # noqa: ARG002
         rounds: int = 1,  # noqa: ARG002
     ) -> Awaitable[int]:
         """The length after these tokens."""
@@ -42,7 +43,7 @@ class NullStore:
         term: int,  # noqa: ARG002
         committed_len: int,  # noqa: ARG002
         reason: FinishReason,  # noqa: ARG002
-        matched_stop: str | int | GivenUp | None = None,  # noqa: ARG002
+        matched_stop: Matched = None,  # noqa: ARG002
     ) -> Awaitable[None]:
         """Nothing is left to end."""
         return _done(None)

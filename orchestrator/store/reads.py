@@ -14,10 +14,10 @@ from orchestrator.session.ports import Outline, SessionKey, StoredRound, StoredS
 from orchestrator.store import codec
 from orchestrator.store.calls import prepare
 from orchestrator.store.command import Arg, Reply
-from orchestrator.store.delivery import DeliveryOptions, delivery
+from orchestrator.store.delivery import DeliveryOptions, servers
+from orchestrator.store.lanes import sender
 from orchestrator.store.options import StoreOptions
 from orchestrator.store.room import Room
-from orchestrator.store.senders import sender
 from orchestrator.store.under_way import UnderWay
 from orchestrator.store.writer import WriterOptions
 from services.contract.errors import Fenced, StoreError
@@ -39,7 +39,7 @@ class Reads:
         """`writes`: those on their way, which a read of the same session comes after."""
         # What the server may have lost is for the writes to learn, in the order of their answers.
         reading = DeliveryOptions(writing.max_bytes, writing.replicas, losses=False)
-        self._sender = sender(delivery(client, reading), writing)
+        self._sender = sender(servers(client, reading), writing)
         self._options, self._writes, self._room = options, writes, Room()
 
     def start(self) -> None:

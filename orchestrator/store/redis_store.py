@@ -13,8 +13,6 @@ from redis import exceptions
 from orchestrator.session.ports import (
     Call,
     Created,
-    End,
-    GivenUp,
     Holder,
     NewSession,
     Outline,
@@ -22,16 +20,17 @@ from orchestrator.session.ports import (
     StoredRound,
     StoredSession,
 )
+from orchestrator.steering.rounds import Ending, Matched
 from orchestrator.store import codec
 from orchestrator.store.background import Background
 from orchestrator.store.calls import nothing, prepare, send
 from orchestrator.store.command import Arg, Reply
-from orchestrator.store.delivery import DeliveryOptions, delivery
+from orchestrator.store.delivery import DeliveryOptions, servers
 from orchestrator.store.eviction import warn_of_eviction
+from orchestrator.store.lanes import sender
 from orchestrator.store.leases import Lease, Leases
 from orchestrator.store.options import StoreOptions
 from orchestrator.store.reads import Reads
-from orchestrator.store.senders import sender
 from orchestrator.store.writer import WriterOptions
 from services.contract.errors import StartError
 from services.contract.types import FinishReason, SessionStatus
@@ -54,18 +53,18 @@ class RedisSessionStore:
         client: Client,
         options: StoreOptions | None = None,
         writer_options: WriterOptions | None = None,
-        on_dropped: Callable[[int], None] = lambda _: None,
+        on_dropped: Callable[[], None] = lambda: None,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_dropped`: how many commits a `relaxed` store did not take in time.
+        """`on_dropped`: a `relaxed` store did not take a commit in time.
 
         `on_fenced`: a write was refused, because the session has another owner.
         """
         self._client = client
         self._options = options or StoreOptions()
         writing = writer_options or WriterOptions()
-        self._delivery = delivery(client, DeliveryOptions(writing.max_bytes, writing.replicas))
-        self._writer = sender(self._delivery, writing, on_fenced)
+        self._servers = servers(client, DeliveryOptions(writing.max_bytes, writing.replicas))
+        self._writer = sender(self._servers, writing, on_fenced)
         self._reads = Reads(client, writing, self._options, self._writer.under_way)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)
@@ -82,7 +81,7 @@ class RedisSessionStore:
 
         Raises what redis-py raises; `connect` makes one line of it.
         """
-        await self._delivery.load_scripts()
+        await self._servers.load_scripts()
         await self._probe(min)
         self._writer.start()
         self._reads.start()
@@ -98,7 +97,7 @@ class RedisSessionStore:
         except exceptions.NoScriptError:
             # It began anew; once taught it is asked again.
             with suppress(*FAULTS):
-                await self._delivery.load_scripts()
+                await self._servers.load_scripts()
             return False
         except FAULTS:
             return False
@@ -107,7 +106,7 @@ class RedisSessionStore:
     async def _probe(self, which: Callable[[Iterable[bool]], bool]) -> None:
         """Ask each server, and raise unless all (`min`) or any (`max`) take writes."""
         tag = f"{{{codec.tag_of(SessionKey('', '%s'))}}}"
-        asked = (self._probe_one(name) for name in self._delivery.probes(tag))
+        asked = (self._probe_one(name) for name in self._servers.probes(tag))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         faults = [answer for answer in answers if isinstance(answer, BaseException)]
         if not answers:
@@ -118,7 +117,7 @@ class RedisSessionStore:
     async def _probe_one(self, name: str) -> None:
         key = SessionKey("", name)
         keys = codec.keys_of(self._options.prefix, key)
-        reply = await self._delivery.probe(prepare(self._writer, "probe", key, keys, (), nothing))
+        reply = await self._servers.probe(prepare(self._writer, "probe", key, keys, (), nothing))
         if isinstance(reply, Exception):
             raise reply
 
@@ -181,11 +180,6 @@ class RedisSessionStore:
         """
         return max(self._writer.away_s, self._reads.away_s)
 
-    @property
-    def dropped_writes(self) -> int:
-        """Commits that the store did not take in time; always 0 with `required`."""
-        return self._background.dropped
-
     def commit(
         self,
         key: SessionKey,
@@ -195,7 +189,7 @@ class RedisSessionStore:
         token_ids: Sequence[int],
         record: bytes = b"",
         verifier: str = "",
-        end: End | None = None,
+        end: Ending | None = None,
         rounds: int = 1,
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
@@ -210,10 +204,10 @@ class RedisSessionStore:
         write(held, lambda: self._call("commit", key, args, _number, held))
         return held.written(base_len + len(token_ids))
 
-    def _encoded_end(self, end: End | None) -> tuple[Arg, ...]:
+    def _encoded_end(self, end: Ending | None) -> tuple[Arg, ...]:
         if end is None:
             return ("", "", 0)
-        stop = codec.encode_stop(end.matched_stop)
+        stop = codec.encode_stop(end.matched)
         return (end.reason.name.lower(), stop, self._options.finished_ttl_ms)
 
     def finish(
@@ -222,10 +216,10 @@ class RedisSessionStore:
         term: int,
         committed_len: int,
         reason: FinishReason,
-        matched_stop: str | int | GivenUp | None = None,
+        matched_stop: Matched = None,
     ) -> Awaitable[None]:
         """See `SessionStore.finish`."""
-        held, end = self._leases.get(key, term), End(reason, matched_stop)
+        held, end = self._leases.get(key, term), Ending(reason, matched_stop)
         args = (term, committed_len, *self._encoded_end(end), held.owner if held else "")
         if held is None or not self._options.relaxed:
             return self._call("finish", key, args, nothing, held)
@@ -284,7 +278,7 @@ async def connect(
     url: str,
     options: StoreOptions | None = None,
     writer_options: WriterOptions | None = None,
-    on_dropped: Callable[[int], None] = lambda _: None,
+    on_dropped: Callable[[], None] = lambda: None,
     on_fenced: Callable[[], None] = lambda: None,
 ) -> RedisSessionStore:
     """A started store at a URL as `services.runtime.redis_url` reads them.

@@ -22,7 +22,7 @@ from typing import Any
 from redis import exceptions
 
 from orchestrator.store.command import Call, tells_loss, tells_torn
-from orchestrator.store.delivery import Delivery
+from orchestrator.store.delivery import Servers
 from orchestrator.store.under_way import UnderWay
 from services.contract.errors import StoreError
 from services.runtime.outage import Outage
@@ -59,12 +59,12 @@ class Writer:
 
     def __init__(
         self,
-        delivery: Delivery,
+        servers: Servers,
         options: WriterOptions | None = None,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_fenced` is for those who decode a refusal to call: another owner has the session."""
-        self._delivery = delivery
+        self._servers = servers
         self._options = options or WriterOptions()
         self.on_fenced, self.under_way = on_fenced, UnderWay()
         self.outage = Outage()
@@ -86,7 +86,7 @@ class Writer:
     @property
     def losses(self) -> int:
         """How often the server has shown that it may have lost acknowledged writes."""
-        return self._delivery.losses
+        return self._servers.losses
 
     @property
     def away_s(self) -> float:
@@ -160,7 +160,7 @@ class Writer:
     async def _attempt(self, calls: list[Call]) -> tuple[list[Call], Exception | None]:
         """Send the calls; those still without a final answer, and why."""
         try:
-            replies = await self._delivery.execute(calls)
+            replies = await self._servers.execute(calls)
         except Exception as error:
             if is_away(error) or login_refused(error) or isinstance(error, _ELSEWHERE):
                 return calls, error
@@ -194,7 +194,7 @@ class Writer:
         if pause > _FIRST_PAUSE_S or not elsewhere:
             await asyncio.sleep(pause)
         try:
-            await self._delivery.recover(calls[0], fault)
+            await self._servers.recover(calls[0], fault)
         except Exception as error:
             log.debug("session store: %s after %s", type(error).__name__, type(fault).__name__)
         now = asyncio.get_running_loop().time()

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.session.ports import End, Memory, NewSession, SessionKey, StoredSession
+from orchestrator.session.ports import Memory, NewSession, SessionKey, StoredSession
+from orchestrator.steering.rounds import Ending
 from orchestrator.store import RedisSessionStore
 from services.contract.errors import PacelineError
 from tests.contracts.backends import KEY, NEW
@@ -46,7 +47,7 @@ class Owner:
         store.hold(key, owner.term, owner)
         return owner
 
-    def write(self, *tokens: int, end: End | None = None) -> asyncio.Future[int]:
+    def write(self, *tokens: int, end: Ending | None = None) -> asyncio.Future[int]:
         """Hand a commit over, in the order of calls."""
         self.base, self.round = len(self.text), self.round + 1
         self.text += tokens

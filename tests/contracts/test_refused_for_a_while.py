@@ -7,7 +7,7 @@ import pytest
 from redis import exceptions
 from redis.asyncio.connection import DefaultParser
 
-from orchestrator.session.ports import End
+from orchestrator.steering.rounds import Ending
 from orchestrator.store import RedisSessionStore, WriterOptions
 from orchestrator.store.delivery import OneServer
 from services.contract.errors import StoreError
@@ -20,7 +20,7 @@ from tests.contracts.conftest import needs_redis
 from tests.contracts.owners import Owner
 from tests.waiting import until
 
-LENGTH = End(FinishReason.LENGTH)
+LENGTH = Ending(FinishReason.LENGTH)
 WHILE = (
     "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:7.",
     "ERR Error running script (call to f_5f): @user_script:9: @user_script: 9: -OOM command not "
@@ -127,8 +127,8 @@ async def test_one_refusal_in_the_middle_loses_and_doubles_nothing(store, monkey
 
 async def test_the_last_round_and_the_end_are_one_write(store):
     owner = await Owner.create(store, 7)
-    assert await owner.write(8, end=End(FinishReason.STOP, "\n")) == 2
-    again = store.commit(KEY, 1, owner.round, 1, [8], end=End(FinishReason.STOP, "\n"))
+    assert await owner.write(8, end=Ending(FinishReason.STOP, "\n")) == 2
+    again = store.commit(KEY, 1, owner.round, 1, [8], end=Ending(FinishReason.STOP, "\n"))
     assert await again == 2
     for end in (LENGTH, None):
         with pytest.raises(StoreError):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.session.ports import GivenUp
+from orchestrator.steering.rounds import GivenUp
 from orchestrator.store import StoreOptions
 from services.contract.errors import DataLoss, NotFound, SessionAborted, StoreError
 from services.contract.types import FinishReason, SessionStatus

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from orchestrator.session.ports import Durability
 from orchestrator.store import StoreOptions, connect
 from orchestrator.store.codec import keys_of
 from orchestrator.store.eviction import warn_of_eviction
@@ -56,9 +55,9 @@ async def test_a_pause_gives_the_whole_text_back(backend, store):
     assert (stored.status, stored.committed) == (SessionStatus.PAUSED, (7, 8))
 
 
-@pytest.mark.parametrize("durability", Durability)
-async def test_a_session_that_writes_nothing_gets_its_text_back_as_well(backend, durability):
-    store = await backend.store(StoreOptions(lease_ms=300, durability=durability))
+@pytest.mark.parametrize("relaxed", [False, True], ids=["required", "relaxed"])
+async def test_a_session_that_writes_nothing_gets_its_text_back_as_well(backend, relaxed):
+    store = await backend.store(StoreOptions(lease_ms=300, relaxed=relaxed))
     owner = await Owner.create(store, 7, 8)
     await until(lambda: not store._writer._pending)
     assert await text_of(store) == [7, 8]
@@ -70,7 +69,7 @@ async def test_a_session_that_writes_nothing_gets_its_text_back_as_well(backend,
 
 
 async def test_with_relaxed_the_next_commit_gives_the_text_back(backend):
-    store = await backend.store(StoreOptions(durability=Durability.RELAXED))
+    store = await backend.store(StoreOptions(relaxed=True))
     owner = await Owner.create(store, 7, 8)
     assert await text_of(store) == [7, 8]
     await backend.client().delete(TEXT)

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.session.ports import Durability, SessionKey
+from orchestrator.session.ports import SessionKey
 from orchestrator.session.spec_record import dump_spec, load_spec
 from orchestrator.steering.config import Limits
 from orchestrator.store import StoreOptions
@@ -24,7 +24,7 @@ from tests.waiting import until
 OK = grpc.StatusCode.OK
 LONG = 150
 QUICK = StoreOptions(lease_ms=600)
-RELAXED = replace(QUICK, durability=Durability.RELAXED)
+RELAXED = replace(QUICK, relaxed=True)
 
 
 @contextmanager

@@ -95,9 +95,9 @@ def test_what_stopped_it_is_told_but_an_end_of_text_is_not():
         kind: str | None = complete.WhichOneof("matched_stop")
         return kind and str(getattr(complete, kind))
 
-    assert matched(matched_text="ab") == "ab"
-    assert matched(matched_token=9) == "9"
-    assert matched(matched_token=1) is None
+    assert matched(matched="ab") == "ab"
+    assert matched(matched=9) == "9"
+    assert matched(matched=1) is None
     assert matched() is None
 
 

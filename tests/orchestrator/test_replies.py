@@ -60,7 +60,7 @@ def test_complete_sums_the_rounds() -> None:
         round_record(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))),
     ):
         totals.add(one)
-    ending = Ending(FinishReason.STOP, matched_text="END")
+    ending = Ending(FinishReason.STOP, "END")
     message = said(complete(ending, totals)).complete
     assert message.finish_reason == pb.FINISH_REASON_STOP
     assert message.usage == pb.Usage(prompt_tokens=10, completion_tokens=9, cached_tokens=2)
@@ -84,7 +84,7 @@ def test_a_session_without_rounds_has_zero_metrics() -> None:
 
 
 def test_a_stop_token_is_named_even_when_its_id_is_zero() -> None:
-    message = said(complete(Ending(FinishReason.STOP, matched_token=0))).complete
+    message = said(complete(Ending(FinishReason.STOP, 0))).complete
     assert message.matched_stop.WhichOneof("stop") == "token_id"
 
 

@@ -174,12 +174,12 @@ def test_the_length_limit_cuts_a_step_and_what_came_behind_it():
 def test_a_stop_token_ends_the_output_and_stays_in_it():
     made = Made(sampling=ResolvedSampling(max_tokens=9, stop_token_ids=(3, 4))).serve()
     made.take(1).take(2).rows(made.row(4, 3, 5, accepted=2))
-    assert _ended(made) == ((1, 2, 4), Ending(FinishReason.STOP, matched_token=4))
+    assert _ended(made) == ((1, 2, 4), Ending(FinishReason.STOP, 4))
 
 
 def test_a_stop_token_at_the_length_limit_is_a_stop():
     made = Made(sampling=ResolvedSampling(max_tokens=2, stop_token_ids=(3,))).serve().take(1, 3, 4)
-    assert _ended(made)[1] == Ending(FinishReason.STOP, matched_token=3)
+    assert _ended(made)[1] == Ending(FinishReason.STOP, 3)
 
 
 def test_a_stop_string_is_found_across_steps_that_wait_for_the_store():
@@ -192,7 +192,7 @@ def test_a_stop_string_is_found_across_steps_that_wait_for_the_store():
     made = Made(find_stop=find).serve().take(1).take(2).take(3)
     made.rows(made.row(4, 5, 6, accepted=1, judged=(4, 8), end=RECOVERED))
     assert asked == [(1,), (2,), (2, 3), (2, 3, 4, 5, 6)]
-    assert _ended(made) == ((1, 2, 3, 4, 5), Ending(FinishReason.STOP, matched_text="five"))
+    assert _ended(made) == ((1, 2, 3, 4, 5), Ending(FinishReason.STOP, "five"))
     assert _persisted(made)[-1].origins[-2:] == (A, R)
 
 

@@ -145,8 +145,9 @@ def _logprobs(token_id: int, row: LogprobRow) -> dict[str, Any]:
 
 
 def _matched_stop(ending: Ending) -> pb.MatchedStop | None:
-    if ending.matched_text:
-        return pb.MatchedStop(text=ending.matched_text)
-    if ending.matched_token is not None:
-        return pb.MatchedStop(token_id=ending.matched_token)
+    match ending.matched:
+        case str(text) if text:
+            return pb.MatchedStop(text=text)
+        case int(token):
+            return pb.MatchedStop(token_id=token)
     return None

@@ -114,12 +114,12 @@ class Answer:
         )
         if self._logprobs.token_ids:
             complete.output_logprobs.CopyFrom(self._logprobs)
-        stop = ended.ending
-        if stop.matched_text:
-            complete.matched_stop_str = stop.matched_text
-        # As in vLLM, an end of text is no stop that was matched.
-        elif stop.matched_token is not None and stop.matched_token in self._stop_token_ids:
-            complete.matched_token_id = stop.matched_token
+        match ended.ending.matched:
+            case str(text) if text:
+                complete.matched_stop_str = text
+            # As in vLLM, an end of text is no stop that was matched.
+            case int(token) if token in self._stop_token_ids:
+                complete.matched_token_id = token
         return complete
 
 
