@@ -65,7 +65,6 @@ from orchestrator.session.stored_text import (
     require_prefix,
 )
 from orchestrator.session.tenants import DEFAULT_TENANT, Tenant
-from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.driver import Driver
 from orchestrator.steering.hub import Hub
 from orchestrator.steering.openings import MOST_TERMS
@@ -579,18 +578,9 @@ class Inference:
         """Sessions at work here."""
         return len(self.live)
 
-    @property
-    def waiting_sessions(self) -> int:
-        """Those of them that no verifier has taken yet."""
-        return self.live.waiting
-
     def sessions_of(self, tenant: str) -> int:
         """Sessions of one tenant at work here."""
         return self._admission.sessions_of(tenant)
-
-    def totals(self) -> SpecTotals:
-        """Sums over every session since the start, those at work included."""
-        return self.live.totals()
 
     def stop_compiling(self) -> None:
         """Send requests that wait for their response formats to another orchestrator."""

@@ -21,6 +21,7 @@ from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.steering.driver import Driver
 from orchestrator.steering.ports import Hub
+from orchestrator.steering.state import new_session
 from orchestrator.text import TextStream
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import DataLoss, Draining, Fenced, Impossible
@@ -99,35 +100,11 @@ class LiveSessions:
     ) -> Driver:
         """Begin a session, which `keeper` stores, or go on with one that is stored."""
         text = past.text or spec.text_stream(self._target.tokenizer)
-        driver = self._driver(key, spec, record, term, place, keeper, past, text)
-        self._drivers[driver.name] = driver
-        self._recorder.start_generate(
-            driver.name, driver.state.config, model=spec.model, traceparent=parent
-        )
-        self._cap(driver)
-        driver.begin()
-        self._share_out()
-        place.keep()
-        if self.draining:
-            driver.hand_over(leaving())
-        return driver
-
-    def _driver(
-        self,
-        key: SessionKey,
-        spec: SessionSpec,
-        record: NewSession,
-        term: int,
-        place: Reservation,
-        keeper: SessionKeeper,
-        past: Past,
-        text: TextStream,
-    ) -> Driver:
-        """Who leads it."""
-        return Driver(
+        config = self._initial_states.config(key, spec, term, text)
+        driver = Driver(
             key,
             spec,
-            self._initial_states.state(key, spec, term, past.committed, text),
+            new_session(config, 0, past.committed),
             text,
             record,
             hub=self._hub,
@@ -142,6 +119,17 @@ class LiveSessions:
             clock=self._clock,
             home=past.home,
         )
+        self._drivers[driver.name] = driver
+        self._recorder.start_generate(
+            driver.name, driver.state.config, model=spec.model, traceparent=parent
+        )
+        self._cap(driver)
+        driver.begin()
+        self._share_out()
+        place.keep()
+        if self.draining:
+            driver.hand_over(leaving())
+        return driver
 
     def abort(self, key: SessionKey) -> bool:
         """End a session, or a request's completions; whether any is at work here."""

@@ -8,12 +8,10 @@ from opentelemetry.trace import Span
 
 from orchestrator.recorder.spans import SessionSpans
 from orchestrator.session.totals import SpecTotals
-from orchestrator.steering.config import SessionConfig
-from orchestrator.steering.rounds import Commit, RoundRecord
+from orchestrator.steering.config import Phase, SessionConfig
 from orchestrator.steering.state import State
 from services.contract.frames import WaitReason
-from services.contract.types import Origin, Role
-from services.runtime.telemetry.names import RoundOutcome
+from services.contract.types import Role
 
 
 @dataclass(slots=True)
@@ -56,22 +54,37 @@ class Known:
         here = state.verifier is not None and bool(state.verifier.method)
         return here or state.drafter is not None
 
+    # The load that sessions put on workers, present or not: the signals of autoscaling. Workers
+    # that are scaled to zero cannot report their load; sessions can. Each is counted by its own
+    # orchestrator alone, so the figures of all add up.
 
-def outcomes(commit: Commit) -> list[tuple[RoundRecord, str]]:
-    """The rounds of a commit, and how each came out."""
-    found, end = [], 0
-    for record in commit.records:
-        end += record.emitted_tokens
-        bonus = 0 < end <= len(commit.origins) and commit.origins[end - 1] is Origin.BONUS
-        found.append((record, _outcome(record, bonus)))
-    return found
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens that it waits with: its text to read, or what its next step is likely to have."""
+        state = self.state
+        if state is None or state.phase is not Phase.RUNNING:
+            return 0
+        if state.verifier is None or not state.verifier.opened:
+            return len(state.config.prompt) + len(state.committed)
+        return 1 + self.drafted if state.limit > len(state.committed) else 0
 
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether a drafter would have work with it."""
+        state = self.state
+        if state is None or state.phase is not Phase.RUNNING or self.rests:
+            return False
+        return state.wants_drafter and state.window > 0
 
-def _outcome(record: RoundRecord, bonus: bool) -> str:
-    if record.draft_tokens == 0:
-        return RoundOutcome.PLAIN
-    if record.accepted_tokens == 0:
-        return RoundOutcome.REJECTED_ALL
-    # In a tree a whole path counts as all, though other branches fell away.
-    whole = bonus or record.accepted_tokens == record.draft_tokens
-    return RoundOutcome.ACCEPTED_ALL if whole else RoundOutcome.PARTIAL
+    @property
+    def decodes_plainly(self) -> bool:
+        """Whether nobody drafts for it now."""
+        state = self.state
+        if state is None:
+            return False
+        if self.rests:
+            return True
+        drafter, verifier = state.drafter, state.verifier
+        if verifier is not None and verifier.opened and verifier.method:
+            return False
+        return drafter is None or not drafter.opened

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
 from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.rounds import RoundRecord
 from services.contract.states import Fate
-from services.contract.types import DraftSource, VerifyMode
+from services.contract.types import DraftSource, Progress, Role, VerifyMode
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.names import (
     FAILURES,
@@ -116,3 +116,17 @@ class Meters:
         self._request.record(seconds, reason)
         if error:
             self._errors.add(1, error)
+
+
+def watch_memory(telemetry: Telemetry, reports: Callable[[Role], Sequence[Progress]]) -> None:
+    """Show the K/V of workers as their orchestrators know it: these gauges outlive the workers.
+
+    All orchestrators report the same workers, so take one figure or the maximum, not the sum.
+    `reports`: of the workers of a role, called in any thread.
+    """
+
+    def total(of: Callable[[Progress], int]) -> Iterable[tuple[float, tuple[str, ...]]]:
+        return [(sum(map(of, reports(role))), (role.value,)) for role in Role]
+
+    telemetry.gauge(names.HEARD_KV_USED, lambda: total(lambda heard: heard.kv_tokens_used))
+    telemetry.gauge(names.HEARD_KV_CAPACITY, lambda: total(lambda heard: heard.kv_tokens_capacity))

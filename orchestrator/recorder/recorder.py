@@ -10,17 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 
 from opentelemetry.context import attach
 from opentelemetry.trace import SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from orchestrator.recorder.attributes import of_request, of_resume
-from orchestrator.recorder.demand import (
-    decodes_plainly,
-    queued_tokens,
-    wants_drafts,
-)
 from orchestrator.recorder.known import Known
 from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.resuming import Resuming
@@ -50,11 +46,11 @@ class Recorder:
         telemetry.gauge(names.WAITING, self._waiting)
         self._turns = SteeredTurns(self._meters)
         for name, of in (
-            (names.PLAIN_SESSIONS, decodes_plainly),
-            (names.VERIFY_QUEUE, queued_tokens),
-            (names.DRAFTERS_WANTED, wants_drafts),
+            (names.PLAIN_SESSIONS, "decodes_plainly"),
+            (names.VERIFY_QUEUE, "queued_tokens"),
+            (names.DRAFTERS_WANTED, "wants_drafts"),
         ):
-            telemetry.gauge(name, partial(self._sum, of))
+            telemetry.gauge(name, partial(self._sum, attrgetter(of)))
 
     def start_generate(
         self,

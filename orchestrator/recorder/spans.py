@@ -3,11 +3,10 @@
     Generate
     ├─ prefill                      a worker opens the session
     ├─ migrate                      … after another was lost
-    ├─ spec_draft                   drafted beyond a rejection, and dropped
-    └─ spec_round                   a block leaves … its verdict arrives
-       ├─ spec_draft                before the block left: drafting is asynchronous
+    └─ spec_round                   a step could take the session … the step ends
+       ├─ spec_draft                often before the round: drafting is asynchronous
        ├─ spec_verify               the verifier's own spans are its children
-       └─ persist                   after the verdict: the next round does not wait
+       └─ persist                   after the round: the next one does not wait
 
 Times come from the driver's clock and are shifted to the wall clock by a constant.
 """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.recorder.known import Known, outcomes
+from orchestrator.recorder.known import Known
 from orchestrator.recorder.meters import Meters
-from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.steering.config import Phase
 from orchestrator.steering.events import (
     Action,
@@ -23,11 +22,11 @@ from orchestrator.steering.events import (
     WorkerLost,
 )
 from orchestrator.steering.ports import Taken
-from orchestrator.steering.rounds import Commit
+from orchestrator.steering.rounds import Commit, RoundRecord
 from orchestrator.steering.state import State
 from services.contract.states import Fate
-from services.contract.types import Role
-from services.runtime.telemetry.names import Cause
+from services.contract.types import Origin, Role
+from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
 
 
 class SteeredTurns:
@@ -62,7 +61,7 @@ class SteeredTurns:
                 attached = before.verifier if role is Role.VERIFIER else before.drafter
                 known.spans.released(role, at)
                 if attached is not None and attached.worker == worker:
-                    known.spans.lost(role, worker, cause(event), at)
+                    known.spans.lost(role, worker, _cause(event), at)
             case _:
                 pass
 
@@ -70,7 +69,7 @@ class SteeredTurns:
         known.waits = None
         known.begun = True
         # Of the last steps all workers are released.
-        known.fallback = fallback(known)
+        known.fallback = _fallback(known)
         known.drafted = len(taken[-1].row.judged)
         for one in taken:
             if one.window is not None:
@@ -100,7 +99,7 @@ class SteeredTurns:
             case Persist(commit):
                 self._conclude(known, commit, at)
             case Emit(commit):
-                self.emitted(known, len(commit.token_ids), at)
+                self._emitted(known, len(commit.token_ids), at)
             case Start():
                 self._opening(known, action, at)
             case Release():
@@ -112,7 +111,7 @@ class SteeredTurns:
             case _:
                 pass
 
-    def emitted(self, known: Known, tokens: int, at: float) -> None:
+    def _emitted(self, known: Known, tokens: int, at: float) -> None:
         """Tokens went to the client."""
         if tokens and not known.emitted:
             known.first_at = at
@@ -123,7 +122,7 @@ class SteeredTurns:
     def _conclude(self, known: Known, commit: Commit, at: float) -> None:
         meters, spans = self._meters, known.spans
         known.storing[commit.record.round] = at
-        for record, outcome in outcomes(commit):
+        for record, outcome in _outcomes(commit):
             plain = "" if record.draft_tokens else known.fallback
             if plain:
                 meters.fallbacks.add(1, plain)
@@ -146,3 +145,51 @@ class SteeredTurns:
         known.opened.add(role)
         if known.spans is not None:
             known.spans.opening(role, start.worker, message.opening, tokens, at)
+
+
+def _fallback(known: Known) -> str:
+    """Why a round holds no draft."""
+    state = known.state
+    if state is None or not state.config.method:
+        return ""
+    drafter, verifier = state.drafter, state.verifier
+    if state.cap == 0:
+        return Fallback.LOAD
+    if known.rests:
+        return Fallback.DOES_NOT_PAY
+    if verifier is not None and verifier.method:
+        return Fallback.NOTHING_READY
+    if not state.wants_drafter:
+        return Fallback.GIVEN_UP
+    if drafter is None:
+        return Fallback.NO_DRAFTER
+    return Fallback.NOTHING_READY if drafter.opened else Fallback.OPENING
+
+
+def _cause(event: WorkerLost) -> str:
+    """Why a session lost a worker: one word of a fixed set, none of the worker's own."""
+    if event.fatal:
+        return Cause.REFUSED
+    if event.busy:
+        return Cause.FULL
+    return Cause.LOST if event.opening is None else Cause.FAILED
+
+
+def _outcomes(commit: Commit) -> list[tuple[RoundRecord, str]]:
+    """The rounds of a commit, and how each came out."""
+    found, end = [], 0
+    for record in commit.records:
+        end += record.emitted_tokens
+        bonus = 0 < end <= len(commit.origins) and commit.origins[end - 1] is Origin.BONUS
+        found.append((record, _outcome(record, bonus)))
+    return found
+
+
+def _outcome(record: RoundRecord, bonus: bool) -> str:
+    if record.draft_tokens == 0:
+        return RoundOutcome.PLAIN
+    if record.accepted_tokens == 0:
+        return RoundOutcome.REJECTED_ALL
+    # In a tree a whole path counts as all, though other branches fell away.
+    whole = bonus or record.accepted_tokens == record.draft_tokens
+    return RoundOutcome.ACCEPTED_ALL if whole else RoundOutcome.PARTIAL

@@ -18,7 +18,6 @@ from orchestrator.steering.config import (
     SessionConfig,
     largest_block,
 )
-from orchestrator.steering.state import State, new_session
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
 
@@ -34,21 +33,10 @@ class InitialStates:
         self._offer, self._options = offer, options
         self._paces = Paces()
 
-    def state(
-        self,
-        key: SessionKey,
-        spec: SessionSpec,
-        term: int,
-        committed: tuple[int, ...],
-        text: TextStream,
-    ) -> State:
-        """The first state of an owner's term; `text` stands behind `committed`."""
-        return new_session(self.config(key, spec, term, text), 0, committed)
-
     def config(
         self, key: SessionKey, spec: SessionSpec, term: int, text: TextStream
     ) -> SessionConfig:
-        """What a session is opened with."""
+        """What a session is opened with; `text` stands behind what is committed."""
         config = self._with_its_method(key, self._config(key, spec, term), spec)
         if config.estimated and self._offer.learns_from_rows(config.method):
             config = replace(config, top_rows=WIDTH)

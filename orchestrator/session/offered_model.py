@@ -19,7 +19,6 @@ from services.contract.types import (
     SCORES,
     TOKEN_LIMITS,
     Role,
-    StepTime,
     estimate_capability,
     estimated_method,
     rows_capability,
@@ -69,7 +68,9 @@ class OfferedModel:
     @property
     def scores(self) -> bool:
         """Whether a verifier tells how likely tokens of a prompt are."""
-        return SCORES in self.target.worker.capabilities or self._pool.verifies(SCORES)
+        return SCORES in self.target.worker.capabilities or SCORES in self._pool.capabilities(
+            Role.VERIFIER
+        )
 
     def _slow_methods(self) -> frozenset[str]:
         """Methods that draft few tokens asynchronously during a verification."""
@@ -113,10 +114,6 @@ class OfferedModel:
     def learns_from_rows(self, method: str) -> bool:
         """Whether the drafters of a method use the target's predictions at each row."""
         return rows_capability(method) in self._pool.capabilities()
-
-    def step_times(self) -> tuple[StepTime, ...]:
-        """What verifiers measured of their steps."""
-        return self._pool.step_times()
 
     def _pairs(self, method: str) -> bool:
         """Whether verifiers tell the states that drafters of a method need, if they need any."""

@@ -29,13 +29,11 @@ from services.contract.types import (
     LinkHello,
     Progress,
     Role,
-    StepTime,
     TokenizerBundle,
     WorkerDescription,
 )
 from services.contract.wire import (
     decode_description,
-    decode_step_times,
     gather_parts,
     join_bundle,
 )
@@ -119,8 +117,6 @@ class WorkerLink:
         self.address = address
         self.role = role
         self.description: WorkerDescription | None = None
-        # What a verifier measured of its steps; empty where it did not.
-        self.step_times: tuple[StepTime, ...] = ()
         self.progress = Progress()
         self.draining = False
         self.up = False
@@ -268,14 +264,12 @@ class WorkerLink:
 
     async def _connect_once(self) -> None:
         async with self._channel() as channel:
-            self.description, self.step_times = await self._describe(channel)
+            self.description = await self._describe(channel)
             call = self._rpcs.stub(channel).Link(metadata=self._metadata())
             await call.write(self._rpcs.codec.encode_request(hello=self._hello))
             await self._serve(call)
 
-    async def _describe(
-        self, channel: grpc.aio.Channel
-    ) -> tuple[WorkerDescription, tuple[StepTime, ...]]:
+    async def _describe(self, channel: grpc.aio.Channel) -> WorkerDescription:
         try:
             response = await self._rpcs.stub(channel).Describe(
                 self._rpcs.describe(), timeout=DESCRIBE_TIMEOUT, metadata=self._metadata()
@@ -286,8 +280,7 @@ class WorkerLink:
             raise
         description = decode_description(_readable(response).worker)
         _check(description, self.role)
-        verifies = self.role is Role.VERIFIER
-        return description, decode_step_times(response.step_times) if verifies else ()
+        return description
 
     def _stranger(self) -> str:
         return f"no {self.role.value} of protocol {PROTOCOL} serves there"

@@ -28,7 +28,6 @@ from services.contract.types import (
     Draining,
     Progress,
     Role,
-    StepTime,
     WorkerDescription,
     local_methods,
     split_methods,
@@ -316,10 +315,6 @@ class WorkerPool:
         link = self._by_worker.get(worker)
         return link is not None and link.up and not link.draining
 
-    def verifies(self, capability: str) -> bool:
-        """Whether a connected verifier has the capability."""
-        return any(capability in _capabilities(link) for link in self._up(Role.VERIFIER))
-
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         """The states of the target that a drafter of these methods needs, and a verifier tells.
 
@@ -348,13 +343,7 @@ class WorkerPool:
         """
         links = [link for link in self._up(role) if not method or method in _methods(link)]
         taken = [link.progress.step_ms for link in links if link.progress.step_ms > 0]
-        return sum(taken) / len(taken) if taken else 0.0
-
-    def step_times(self) -> tuple[StepTime, ...]:
-        """What the connected verifiers measured of their steps: their mean, by rows."""
-        told = [dict(link.step_times) for link in self._up(Role.VERIFIER) if link.step_times]
-        rows = sorted(set[int]().union(*told).intersection(*told))
-        return tuple(StepTime(n, fmean(one[n] for one in told)) for n in rows)
+        return fmean(taken) if taken else 0.0
 
     def connected(self, role: Role) -> int:
         """Workers of a role that take sessions now. Safe in any thread."""

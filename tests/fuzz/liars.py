@@ -21,7 +21,6 @@ from services.contract.frames import (
     step_frame,
     step_rows,
 )
-from services.contract.types import StepTime
 from services.contract.worker_messages import StartVerify
 from services.drafter.hypotheses import HypothesisCore
 from services.drafter.methods.model.model import ModelDrafter
@@ -136,16 +135,14 @@ def _values(event: Any, fields: dict[str, Any]) -> dict[str, Any]:
 Answers = Callable[[bytes], Awaitable[bytes]]
 
 
-def description(step_times: Sequence[StepTime] = (), **changes: Any) -> bytes:
+def description(**changes: Any) -> bytes:
     """The answer to Describe, of a verifier with the table's tokenizer."""
     bundle = table_engine().bundle
     assert bundle is not None
     worker = t.WorkerDescription("raw", t.Role.VERIFIER, "table", vocab_size=12)
     worker = replace(worker, tokenizer_fingerprint=bundle.fingerprint, max_context_length=64)
     described = wire.encode_description(replace(worker, **changes))
-    return verifier_pb2.VerifierServiceDescribeResponse(
-        worker=described, step_times=wire.encode_step_times(step_times)
-    ).SerializeToString()
+    return verifier_pb2.VerifierServiceDescribeResponse(worker=described).SerializeToString()
 
 
 def part(data: bytes) -> bytes:

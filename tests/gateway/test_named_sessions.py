@@ -66,11 +66,11 @@ async def begun(front: Any, name: str) -> Any:
 async def test_a_request_of_the_same_name_is_told_the_answer_again_and_computes_nothing(slow):
     async with gateway_stub(slow.address) as front:
         first = await ask(front, f"{NAMED}-01a2", **LONG)
-        steps = slow.inference.totals().target_steps
+        steps = slow.inference.live.totals().target_steps
         again = await ask(front, f"{NAMED}-03b4", **LONG)
         whole = await ask(front, NAMED, stream=False, **LONG)
     assert first.tokens == again.tokens == list(whole.end.output_ids) == text(1, 300)
-    assert slow.inference.totals().target_steps == steps
+    assert slow.inference.live.totals().target_steps == steps
     assert again.end.finish_reason == whole.end.finish_reason == "length"
 
 
@@ -184,7 +184,7 @@ async def test_an_id_that_says_how_to_draft_may_be_that_of_many_requests(running
         calls = (ask(front, "paceline(num_speculative_tokens=1)", **DRAFTS) for _ in range(3))
         answers = await asyncio.gather(*calls)
     assert len({tuple(answer.tokens) for answer in answers}) == 1
-    totals = running.inference.totals()
+    totals = running.inference.live.totals()
     assert totals.draft_tokens == totals.spec_steps > 0
 
 

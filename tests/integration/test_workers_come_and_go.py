@@ -155,7 +155,7 @@ async def test_the_sooner_of_two_waiting_sessions_gets_the_verifier_first():
         waiting = []
         for name, priority in (("low", 50), ("high", -50)):
             waiting.append(asyncio.create_task(begin(name, priority)))
-            await until(lambda: running.inference.waiting_sessions == len(waiting))
+            await until(lambda: running.inference.live.waiting == len(waiting))
         await running.client.abort("first")
         await asyncio.gather(*waiting)
     assert order == ["high", "low"]

@@ -8,7 +8,6 @@ import pytest
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.contract import types as t
-from services.contract.types import StepTime
 from tests.fuzz import liars
 from tests.waiting import until
 
@@ -56,14 +55,3 @@ async def test_where_the_first_is_gone_one_in_another_format_is_taken():
         pool.set_addresses(t.Role.VERIFIER, addresses[1:])
         await up.close()
         await until(lambda: refused.up)
-
-
-async def test_what_a_step_takes_is_the_mean_of_what_connected_verifiers_told():
-    slow = [StepTime(1, 60.0), StepTime(2, 64.0), StepTime(4, 70.0)]
-    fast = [StepTime(1, 40.0), StepTime(4, 50.0), StepTime(8, 90.0)]
-    told = [verifier(f"v{n}", step_times=times) for n, times in enumerate((slow, (), fast))]
-    async with pool_of(*told) as (pool, _):
-        assert pool.connected(t.Role.VERIFIER) == 3
-        assert pool.step_times() == (StepTime(1, 50.0), StepTime(4, 60.0))
-    async with pool_of(verifier("v1")) as (pool, _):
-        assert pool.step_times() == ()

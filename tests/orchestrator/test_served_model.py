@@ -13,7 +13,7 @@ from orchestrator.session.served_model import parse_defaults
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
 from services.contract.states import NO_STATES, StateShape
-from services.contract.types import Role, StepTime, WorkerDescription
+from services.contract.types import Role, WorkerDescription
 from tests.orchestrator.text_kit import tokenizer
 
 CONFIG = '{"temperature": 0.5, "repetition_penalty": 1.25, "min_p": 0.125}'
@@ -27,16 +27,9 @@ class Pool:
     able: frozenset[str] = frozenset()
     unpaired: frozenset[str] = frozenset()
     shape: StateShape = NO_STATES
-    told: tuple[StepTime, ...] = ()
-
-    def step_times(self) -> tuple[StepTime, ...]:
-        return self.told
 
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         return None if set(methods) & self.unpaired else self.shape
-
-    def verifies(self, capability: str) -> bool:
-        return False
 
     def methods(self) -> tuple[str, ...]:
         return self.offered

@@ -183,7 +183,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             workers=[_worker_info(link, self._shared) for link in self._pool.links()],
             active_sessions=active,
             default_method=self._inference.offer.default_method(),
-            totals=None if self._shared else write(pb.ServerTotals, self._inference.totals()),
+            totals=None if self._shared else write(pb.ServerTotals, self._inference.live.totals()),
         )
 
 

@@ -202,7 +202,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
             max_running_requests=self._most_sessions,
         )
         if not self._shared:
-            waiting, held = self._inference.waiting_sessions, self._pool.memory()
+            waiting, held = self._inference.live.waiting, self._pool.memory()
             used = sum(report.kv_tokens_used for report in self._pool.reports(Role.VERIFIER))
             load.num_running_reqs, load.num_waiting_reqs = sessions - waiting, waiting
             load.num_used_tokens, load.max_total_num_tokens = used, held
