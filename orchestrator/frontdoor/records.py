@@ -29,13 +29,10 @@ class Record:
 
     def give_back(self) -> None:
         """Nothing was stored, or it is another orchestrator's now. May be repeated."""
-        self._leave("", 0, ended=True)
+        self.stay("", 0, ended=True)
 
     def stay(self, name: str, size: int, *, ended: bool) -> None:
         """The session has left a record of `size` bytes, ended or to be resumed."""
-        self._leave(name, size, ended=ended)
-
-    def _leave(self, name: str, size: int, *, ended: bool) -> None:
         records, self._records = self._records, None
         if records is not None:
             records.left(self._tenant, self._size, name, size, ended=ended)

@@ -91,15 +91,13 @@ class Lanes:
 
     def _retire(self) -> None:
         """End the lanes of nodes that left, once they are empty."""
-        known, busy = self._servers.client.nodes_manager.nodes_cache, set(map(id, self._in_use()))
+        known = self._servers.client.nodes_manager.nodes_cache
+        busy = {id(lane) for lane, _ in self._busy.values()}
         for name, lane in list(self._lanes.items()):
             if name not in known and id(lane) not in busy:
                 task = asyncio.create_task(self._lanes.pop(name).close())
                 self._retired.add(task)
                 task.add_done_callback(self._retired.discard)
-
-    def _in_use(self) -> list[Writer]:
-        return [lane for lane, _ in self._busy.values()]
 
 
 Sender = Writer | Lanes

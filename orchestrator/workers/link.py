@@ -276,14 +276,12 @@ class WorkerLink:
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise StartError(self._stranger()) from None
+                stranger = f"no {self.role.value} of protocol {PROTOCOL} serves there"
+                raise StartError(stranger) from None
             raise
         description = decode_description(_readable(response).worker)
         _check(description, self.role)
         return description
-
-    def _stranger(self) -> str:
-        return f"no {self.role.value} of protocol {PROTOCOL} serves there"
 
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()

@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import build_spec
+from orchestrator.frontdoor.grpc.decoding import incoming
+from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.session.served_model import ServedModel
 from orchestrator.session.spec import SessionSpec
 from orchestrator.steering.rounds import RoundRecord
@@ -36,8 +36,9 @@ def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
     """The spec of a request; `prompt="the law"` unless it names an input."""
     if not {"prompt", "tokens", "conversation"} & set(fields):
         fields["prompt"] = "the law"
-    request = read_request(pb.GenerateRequest(**fields))
-    return build_spec(request, tokenizer(), served, lambda: 7, lambda: "drawn")
+    asked = incoming(pb.GenerateRequest(**fields))
+    check_counts(asked.lengths, served)
+    return build_spec(asked.read(), tokenizer(), served, lambda: 7, lambda: "drawn")
 
 
 def round_record(**changed: Any) -> RoundRecord:

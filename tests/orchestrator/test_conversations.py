@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import build_spec
+from orchestrator.frontdoor.grpc.decoding import incoming
+from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.session.spec import SessionSpec
 from orchestrator.text import Conversation, Tokenizer
 from services.contract.errors import InvalidRequest
@@ -41,8 +41,9 @@ def asked(
     """The spec of a conversation, and the text that its prompt is."""
     said = pb.Conversation(messages=messages or [USER], **fields)
     tokenizer = with_template(source)
-    request = read_request(pb.GenerateRequest(conversation=said))
-    spec = build_spec(request, tokenizer, ROOMY, lambda: 7, lambda: "drawn")
+    request = incoming(pb.GenerateRequest(conversation=said))
+    check_counts(request.lengths, ROOMY)
+    spec = build_spec(request.read(), tokenizer, ROOMY, lambda: 7, lambda: "drawn")
     return spec, tokenizer.decode(spec.prompt, skip_special_tokens=False)
 
 

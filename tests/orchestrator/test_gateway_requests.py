@@ -16,6 +16,7 @@ from orchestrator.frontdoor.requests import (
     FormatStartRequest,
     ListLengths,
     SamplingRequest,
+    check_counts,
 )
 from orchestrator.frontdoor.vllm_gateway import request as gateway
 from services.contract.errors import InvalidRequest
@@ -46,10 +47,15 @@ def sampled(**params: Any) -> SamplingRequest:
     return gateway.to_request(asked(params)).sampling
 
 
+def checked(request: engine.GenerateRequest) -> None:
+    check_counts(gateway.list_lengths(request), MODEL)
+    gateway.to_request(request)
+
+
 def refusal(request: engine.GenerateRequest) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        gateway.to_request(request)
-    return caught.value
+        checked(request)
+    return gateway.in_its_words(caught.value)
 
 
 def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():

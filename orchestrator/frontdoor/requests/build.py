@@ -20,18 +20,15 @@ from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import (
     check_sampling,
     resolve_sampling,
-    stop_strings,
     stop_token_ids,
 )
 from orchestrator.frontdoor.requests.speculation import (
     asked_rule,
-    asks_for_chains,
     check_speculation,
     check_together,
     drafting_method,
     methods,
     num_candidates,
-    window_cap,
 )
 from orchestrator.session.modes import resolve_mode
 from orchestrator.session.ranges import MAX_SESSION_ID, PRIORITY
@@ -44,24 +41,14 @@ _REQUEST_ID = re.compile(rf"[A-Za-z0-9\-_.:]{{1,{MAX_SESSION_ID}}}")
 _SHOWN = 160
 
 
-def draw_seed() -> int:
-    """64 unpredictable random bits."""
-    return secrets.randbits(64)
-
-
-def draw_session_id() -> str:
-    """An unpredictable id."""
-    return secrets.token_hex(16)
-
-
 def build_spec(
     request: GenerationRequest,
     tokenizer: Tokenizer,
     model: ServedModel,
-    new_seed: Callable[[], int] = draw_seed,
-    new_session_id: Callable[[], str] = draw_session_id,
+    new_seed: Callable[[], int] = lambda: secrets.randbits(64),
+    new_session_id: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> SessionSpec:
-    """The session that a request asks for.
+    """The session that a request asks for, whose lists `check_counts` has found short enough.
 
     Raises InvalidRequest naming the field, its value and what is allowed.
     """
@@ -129,16 +116,16 @@ def _assemble(
         seed=0,
         mode=_mode(request, model, sampling.temperature),
         digest="",
-        stop=stop_strings(params),
+        stop=tuple(dict.fromkeys(params.stop)),
         include_stop_str=bool(params.include_stop_str_in_output),
         skip_special_tokens=params.skip_special_tokens is not False,
         include_rounds=request.include_rounds,
         ephemeral=request.ephemeral,
         method=methods(speculation),
-        window_cap=window_cap(speculation),
+        window_cap=speculation.num_speculative_tokens,
         disable_speculation=bool(speculation.disable_speculative_decoding),
         num_candidates=num_candidates(speculation),
-        chains=asks_for_chains(speculation),
+        chains=speculation.num_candidates == 1,
         n=request.n or 1,
         priority=request.priority or 0,
     )

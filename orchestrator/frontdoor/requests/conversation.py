@@ -22,8 +22,6 @@ from orchestrator.session.ranges import (
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
     MAX_NAME_LENGTH,
-    MAX_TOOL_CALLS,
-    MAX_TOOLS,
     ROLES,
 )
 from orchestrator.text import Conversation
@@ -37,7 +35,7 @@ _OBJECT = f"an object as JSON, at most {MAX_JSON_BYTES} bytes and {MAX_JSON_DEPT
 
 def read_conversation(asked: ConversationRequest) -> Conversation:
     """What the chat template gets. Raises InvalidRequest that names the field."""
-    _check_counts(asked)
+    require(bool(asked.messages), _MESSAGES, "0 messages", f"1 to {MAX_MESSAGES}")
     require_size("conversation", sum(map(size_of, _texts(asked))), 0)
     messages = [_message(f"{_MESSAGES}[{i}]", one) for i, one in enumerate(asked.messages)]
     tools = [_tool(f"{_TOOLS}[{i}]", one) for i, one in enumerate(asked.tools)]
@@ -72,16 +70,6 @@ def _more_of(message: MessageLike) -> list[str]:
     calls = [[call.id, call.name, call.arguments] for call in message.tool_calls]
     more = [calls, message.tool_call_id, message.name, message.reasoning_content]
     return [json.dumps(more)] if any(more) else []
-
-
-def _check_counts(asked: ConversationRequest) -> None:
-    count = len(asked.messages)
-    require(1 <= count <= MAX_MESSAGES, _MESSAGES, f"{count} messages", f"1 to {MAX_MESSAGES}")
-    count = len(asked.tools)
-    require(count <= MAX_TOOLS, _TOOLS, f"{count} tools", f"at most {MAX_TOOLS}")
-    count = sum(len(message.tool_calls) for message in asked.messages)
-    allowed = f"at most {MAX_TOOL_CALLS} in all messages together"
-    require(count <= MAX_TOOL_CALLS, f"{_MESSAGES}.tool_calls", f"{count} calls", allowed)
 
 
 def _texts(asked: ConversationRequest) -> Iterator[str]:

@@ -93,20 +93,16 @@ def check_counts(lengths: ListLengths, model: ServedModel) -> None:
 
     A message could hold millions of small items, which take memory while the request waits.
     """
-    ids, allowed_ids = _longest(model), _allowed(model)
+    ids, of_ids = _longest(model), _allowed(model)
     if lengths.cut:
-        ids, allowed_ids = MAX_CUT_TOKENS, ""
+        ids, of_ids = MAX_CUT_TOKENS, ""
+    calls, of_calls = MAX_TOOL_CALLS, f"at most {MAX_TOOL_CALLS} in all messages together"
+    said = "conversation.messages"
     for field, count, most, unit, allowed in (
-        ("tokens", lengths.tokens, ids, "tokens", allowed_ids),
-        (
-            "conversation.messages",
-            lengths.messages,
-            MAX_MESSAGES,
-            "messages",
-            f"1 to {MAX_MESSAGES}",
-        ),
+        ("tokens", lengths.tokens, ids, "tokens", of_ids),
+        (said, lengths.messages, MAX_MESSAGES, "messages", f"1 to {MAX_MESSAGES}"),
         ("conversation.tools", lengths.tools, MAX_TOOLS, "tools", ""),
-        ("conversation.messages.tool_calls", lengths.tool_calls, MAX_TOOL_CALLS, "calls", ""),
+        (f"{said}.tool_calls", lengths.tool_calls, calls, "calls", of_calls),
         ("sampling.stop", lengths.stop, MAX_STOPS, "strings", ""),
         ("sampling.stop_token_ids", lengths.stop_token_ids, MAX_STOP_TOKEN_IDS, "ids", ""),
         ("sampling.logit_bias", lengths.logit_bias, MAX_BIASES, "entries", ""),
@@ -147,14 +143,8 @@ def _read_tokens(
     request: GenerationRequest, _tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
     tokens = request.tokens or ()
-    count = len(tokens)
-    # Length first: an over-long list is not looked through.
-    if kept is None and count > _longest(model):
-        raise TooLong(f"{count} tokens")
-    fits = count <= MAX_CUT_TOKENS
-    require(fits, "tokens", f"{count} tokens", f"at most {MAX_CUT_TOKENS} tokens")
     ids = tuple(tokens if kept is None else tokens[-kept:])
-    require_in_vocabulary("tokens.ids", ids, model, count - len(ids))
+    require_in_vocabulary("tokens.ids", ids, model, len(tokens) - len(ids))
     return ids
 
 

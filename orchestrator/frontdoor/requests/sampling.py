@@ -13,20 +13,15 @@ from orchestrator.session.ranges import (
     ALLOWED_FORMATS,
     BIAS,
     DEFAULT_MAX_TOKENS,
-    MAX_BIASES,
     MAX_STOP_LENGTH,
-    MAX_STOP_TOKEN_IDS,
-    MAX_STOPS,
 )
 from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import (
-    MAX_ALLOWED_IDS,
     MAX_BAD_TOKENS,
     MAX_BAD_WORD_LENGTH,
-    MAX_BAD_WORDS,
     MAX_LOGPROBS,
 )
 from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling
@@ -36,8 +31,8 @@ from services.grammar.formats import size_problem
 def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
     """Everything that can be refused before the prompt is looked at.
 
-    But for compiling a format, which takes a process of its own:
-    `orchestrator.frontdoor.response_formats`.
+    But for the lengths of lists, which were looked at before (`check_counts`), and for compiling a
+    format, which takes a process of its own: `orchestrator.frontdoor.response_formats`.
     """
     for name, value in params.numbers.items():
         allowed = NUMBERS[name].allowed
@@ -84,11 +79,6 @@ def resolve_sampling(
     )
 
 
-def stop_strings(params: SamplingRequest) -> tuple[str, ...]:
-    """The stop strings, each once, in the order given."""
-    return tuple(dict.fromkeys(params.stop))
-
-
 def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """The token sequences that each word may not appear as, as vLLM has them, each once.
 
@@ -112,15 +102,11 @@ def _check_limits(params: SamplingRequest, model: ServedModel) -> None:
         field = f"sampling.{name}"
         allowed = "left out (no verifier here heeds it)"
         require(model.limits_tokens or not getattr(params, name), field, "set", allowed)
-    field, count = "sampling.allowed_token_ids", len(params.allowed_token_ids)
-    require(count <= MAX_ALLOWED_IDS, field, f"{count} ids", f"at most {MAX_ALLOWED_IDS} ids")
-    require_in_vocabulary(field, tuple(params.allowed_token_ids), model)
-    field, count = "sampling.bad_words", len(params.bad_words)
-    require(count <= MAX_BAD_WORDS, field, f"{count} words", f"at most {MAX_BAD_WORDS} words")
+    require_in_vocabulary("sampling.allowed_token_ids", tuple(params.allowed_token_ids), model)
     for index, word in enumerate(params.bad_words):
         fits = len(word) <= MAX_BAD_WORD_LENGTH and bool(word.strip())
         allowed = f"1 to {MAX_BAD_WORD_LENGTH} characters, not all of them blank"
-        require(fits, f"{field}[{index}]", f"{len(word)} characters", allowed)
+        require(fits, f"sampling.bad_words[{index}]", f"{len(word)} characters", allowed)
 
 
 def _check_format(params: SamplingRequest, model: ServedModel) -> None:
@@ -142,12 +128,10 @@ def _check_format(params: SamplingRequest, model: ServedModel) -> None:
 
 
 def _check_biases(params: SamplingRequest, model: ServedModel) -> None:
-    field, count = "sampling.logit_bias", len(params.logit_bias)
-    require(count <= MAX_BIASES, field, f"{count} entries", f"at most {MAX_BIASES} entries")
     for token, bias in sorted(params.logit_bias.items()):
-        known, last = token < model.vocab_size, model.vocab_size - 1
-        require(known, f"{field}[{token}]", token, f"token ids 0 to {last}")
-        require(BIAS.holds(bias), f"{field}[{token}]", shown(bias), BIAS.text)
+        field, last = f"sampling.logit_bias[{token}]", model.vocab_size - 1
+        require(token <= last, field, token, f"token ids 0 to {last}")
+        require(BIAS.holds(bias), field, shown(bias), BIAS.text)
 
 
 def _biases(params: SamplingRequest) -> tuple[tuple[int, float], ...]:
@@ -156,16 +140,11 @@ def _biases(params: SamplingRequest) -> tuple[tuple[int, float], ...]:
 
 
 def _check_stops(params: SamplingRequest, model: ServedModel) -> None:
-    count = len(params.stop)
-    require(count <= MAX_STOPS, "sampling.stop", f"{count} strings", f"at most {MAX_STOPS} strings")
     for index, stop in enumerate(params.stop):
         fits = 1 <= len(stop) <= MAX_STOP_LENGTH
         size, allowed = f"{len(stop)} characters", f"1 to {MAX_STOP_LENGTH} characters"
         require(fits, f"sampling.stop[{index}]", size, allowed)
-    field, ids = "sampling.stop_token_ids", tuple(params.stop_token_ids)
-    allowed = f"at most {MAX_STOP_TOKEN_IDS} ids"
-    require(len(ids) <= MAX_STOP_TOKEN_IDS, field, f"{len(ids)} ids", allowed)
-    require_in_vocabulary(field, ids, model)
+    require_in_vocabulary("sampling.stop_token_ids", tuple(params.stop_token_ids), model)
 
 
 def _check_logprobs(params: SamplingRequest, model: ServedModel) -> None:

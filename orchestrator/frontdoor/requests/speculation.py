@@ -34,19 +34,9 @@ def methods(params: SpeculationRequest) -> tuple[str, ...]:
     return split_methods(params.method or "")
 
 
-def window_cap(params: SpeculationRequest) -> int | None:
-    """The largest draft window; None = the server's default."""
-    return params.num_speculative_tokens
-
-
 def num_candidates(params: SpeculationRequest) -> int:
     """Candidates at one node of a draft; 1 = chains, and where nothing is drafted."""
     return 1 if params.disable_speculative_decoding else _width(params)
-
-
-def asks_for_chains(params: SpeculationRequest) -> bool:
-    """Whether a request sets one candidate at a node, and so asks for no trees."""
-    return params.num_candidates == 1
 
 
 def asked_rule(params: SpeculationRequest) -> VerifyMode | None:
@@ -109,8 +99,7 @@ def _teams(model: ServedModel) -> str:
 
 
 def _check_window(params: SpeculationRequest) -> None:
-    cap = window_cap(params)
-    if cap is not None:
+    if (cap := params.num_speculative_tokens) is not None:
         allowed = f"1 to {MAX_SPECULATIVE_TOKENS}; disable_speculative_decoding turns it off"
         in_range = 1 <= cap <= MAX_SPECULATIVE_TOKENS
         require(in_range, "speculation.num_speculative_tokens", cap, allowed)

@@ -20,7 +20,6 @@ from orchestrator.frontdoor.requests import (
     ListLengths,
     SamplingRequest,
 )
-from orchestrator.session.ranges import MAX_BIASES
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.sampling_checks import MAX_LOGPROBS
@@ -170,9 +169,6 @@ def _logprobs(asked: engine.SamplingParams) -> int | None:
 
 def _biases(asked: engine.SamplingParams) -> Mapping[int, float]:
     biases: Mapping[int, float] = asked.logit_bias
-    count, allowed = len(biases), f"at most {MAX_BIASES} entries"
-    if count > MAX_BIASES:
-        raise InvalidRequest(f"{_PARAMS}.logit_bias", f"{count} entries", allowed)
     for token in biases:
         if token < 0:
             raise InvalidRequest(f"{_PARAMS}.logit_bias[{token}]", token, "token ids from 0 on")
