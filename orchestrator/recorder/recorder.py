@@ -21,7 +21,7 @@ from orchestrator.recorder.known import Known
 from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
-from orchestrator.recorder.steered import SteeredTurns
+from orchestrator.recorder.turns import Turns
 from orchestrator.steering.config import SessionConfig
 from orchestrator.steering.events import Action, Event
 from orchestrator.steering.state import State
@@ -44,7 +44,7 @@ class Recorder:
         self._sessions: dict[str, Known] = {}
         telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
         telemetry.gauge(names.WAITING, self._waiting)
-        self._turns = SteeredTurns(self._meters)
+        self._turns = Turns(self._meters)
         for name, of in (
             (names.PLAIN_SESSIONS, "decodes_plainly"),
             (names.VERIFY_QUEUE, "queued_tokens"),

@@ -95,55 +95,45 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSession:
-    """A session as the store keeps it.
+class Outline:
+    """What is short of a stored session, whatever its text.
 
-    The lengths stay true when an ephemeral session has dropped its tokens.
-    `matched_stop` is the stop string or the stop token's id, or why there is no end. Times are the
-    store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
-    `relaxed`: more may have been emitted than is stored. `verifier`: the one that made its last
-    tokens. `index` and `n`: see `NewSession`.
+    The lengths stay true when an ephemeral session has dropped its tokens. Times are the store's,
+    in milliseconds. `index` and `n`: see `NewSession`. `size`: bytes that it takes to be read
+    whole; 0: that was done.
     """
 
     status: SessionStatus
     term: int
+    prompt_len: int
+    committed_len: int
+    seed: int
+    finish_reason: FinishReason | None
+    created_ms: int
+    index: int = 0
+    n: int = 1
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession(Outline):
+    """A session as the store keeps it.
+
+    `lease_until_ms` is 0 when nobody works on it. `relaxed`: more may have been emitted than is
+    stored. `verifier`: the one that made its last tokens.
+    """
+
     owner: str
     resolved: bytes
     digest: str
     target_fingerprint: str
     prompt: tuple[int, ...]
     committed: tuple[int, ...]
-    prompt_len: int
-    committed_len: int
-    seed: int
     ephemeral: bool
-    finish_reason: FinishReason | None
     matched_stop: Matched
-    created_ms: int
     lease_until_ms: int
     relaxed: bool = False
     verifier: str = ""
-    index: int = 0
-    n: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What is short of a stored session, whatever its text; see `StoredSession`.
-
-    `size`: bytes that it takes to be read whole.
-    """
-
-    status: SessionStatus
-    term: int
-    prompt_len: int
-    committed_len: int
-    seed: int
-    finish_reason: FinishReason | None
-    created_ms: int
-    index: int
-    n: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)

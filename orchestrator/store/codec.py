@@ -133,20 +133,24 @@ def decode_taken(reply: list[Any]) -> tuple[SessionStatus, int, int]:
 def decode_outline(reply: list[Any]) -> Outline:
     """The answer of look.lua. Raises as `decode_session` does."""
     _, flat, size = reply
-    meta = _meta(flat)
+    return Outline(**_short(_meta(flat)), size=int(size))
+
+
+def _short(meta: dict[bytes, bytes]) -> dict[str, Any]:
+    """The fields of an `Outline`."""
     index, n = _completion(meta.get(b"completion", b"0/1"))
-    return Outline(
-        status=decode_status(meta[b"status"]),
-        term=_count(meta[b"term"], _MOST_TERMS),
-        prompt_len=_count(meta[b"prompt_len"], _MOST_TOKENS),
-        committed_len=_count(meta[b"committed_len"], _MOST_TOKENS),
-        seed=_count(meta[b"seed"], _MOST_SEEDS),
-        finish_reason=_reason(meta),
-        created_ms=int(meta[b"created_ms"]),
-        index=index,
-        n=n,
-        size=int(size),
-    )
+    reason = meta.get(b"finish_reason")
+    return {
+        "status": decode_status(meta[b"status"]),
+        "term": _count(meta[b"term"], _MOST_TERMS),
+        "prompt_len": _count(meta[b"prompt_len"], _MOST_TOKENS),
+        "committed_len": _count(meta[b"committed_len"], _MOST_TOKENS),
+        "seed": _count(meta[b"seed"], _MOST_SEEDS),
+        "finish_reason": FinishReason[reason.decode().upper()] if reason else None,
+        "created_ms": int(meta[b"created_ms"]),
+        "index": index,
+        "n": n,
+    }
 
 
 def _meta(flat: list[bytes]) -> dict[bytes, bytes]:
@@ -154,11 +158,6 @@ def _meta(flat: list[bytes]) -> dict[bytes, bytes]:
     if (version := int(meta[b"version"])) > RECORD_VERSION:
         raise StoreError(f"the session was stored by a newer version ({version})")
     return meta
-
-
-def _reason(meta: dict[bytes, bytes]) -> FinishReason | None:
-    reason = meta.get(b"finish_reason")
-    return FinishReason[reason.decode().upper()] if reason else None
 
 
 def decode_session(reply: list[Any]) -> StoredSession:
@@ -169,28 +168,19 @@ def decode_session(reply: list[Any]) -> StoredSession:
     """
     _, flat, tokens = reply
     meta = _meta(flat)
-    index, n = _completion(meta.get(b"completion", b"0/1"))
     session = StoredSession(
-        status=decode_status(meta[b"status"]),
-        term=_count(meta[b"term"], _MOST_TERMS),
+        **_short(meta),
         owner=meta[b"owner"].decode(),
         resolved=meta.get(b"resolved", b""),
         digest=meta[b"digest"].decode(),
         target_fingerprint=meta[b"target_fingerprint"].decode(),
         prompt=unpack(meta.get(b"prompt", b"")),
         committed=unpack(tokens),
-        prompt_len=_count(meta[b"prompt_len"], _MOST_TOKENS),
-        committed_len=_count(meta[b"committed_len"], _MOST_TOKENS),
-        seed=_count(meta[b"seed"], _MOST_SEEDS),
         ephemeral=meta[b"ephemeral"] == b"1",
-        finish_reason=_reason(meta),
         matched_stop=decode_stop(meta.get(b"matched_stop", b"")),
-        created_ms=int(meta[b"created_ms"]),
         lease_until_ms=int(meta[b"lease_until_ms"]),
         relaxed=meta.get(b"relaxed") == b"1",
         verifier=meta.get(b"verifier", b"").decode(),
-        index=index,
-        n=n,
     )
     _check_lengths(session)
     return session

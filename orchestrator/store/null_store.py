@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from orchestrator.session.ports import Holder, SessionKey
-from orchestrator.steering.rounds import Ending, Matched
-from services.contract.types import FinishReason
 
 _T = TypeVar("_T")
 
@@ -29,26 +27,17 @@ class NullStore:
         round: int,  # noqa: ARG002
         base_len: int,
         token_ids: Sequence[int],
-        record: bytes = b"",  # noqa: ARG002
-        verifier: str = "",  # noqa: ARG002
-        end: Ending | None = None,  # noqa: ARG002
-        rounds: int = 1,  # noqa: ARG002
+        *_: object,
+        **__: object,
     ) -> Awaitable[int]:
         """The length after these tokens."""
         return _done(base_len + len(token_ids))
 
-    def finish(
-        self,
-        key: SessionKey,  # noqa: ARG002
-        term: int,  # noqa: ARG002
-        committed_len: int,  # noqa: ARG002
-        reason: FinishReason,  # noqa: ARG002
-        matched_stop: Matched = None,  # noqa: ARG002
-    ) -> Awaitable[None]:
+    def finish(self, *_: object, **__: object) -> Awaitable[None]:
         """Nothing is left to end."""
         return _done(None)
 
-    def pause(self, key: SessionKey, term: int) -> Awaitable[None]:  # noqa: ARG002
+    def pause(self, *_: object, **__: object) -> Awaitable[None]:
         """Nobody goes on with it."""
         return _done(None)
 

@@ -20,7 +20,7 @@ from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.session.answer import Event
 from orchestrator.session.output import Prefix
-from orchestrator.session.ports import Call, Outline, SessionKey, StoredSession
+from orchestrator.session.ports import Call, Outline, SessionKey
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import InvalidRequest
@@ -117,7 +117,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         self, request: pb.GetSessionRequest, context: Any
     ) -> pb.GetSessionResponse:
         """What is known of a session."""
-        stored: StoredSession | Outline
+        stored: Outline
         async with border(context):
             key = _key(request.session_id)
             if request.include_rounds:

@@ -29,7 +29,7 @@ from services.contract.types import Origin, Role
 from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
 
 
-class SteeredTurns:
+class Turns:
     """Feeds the meters, and the spans of sessions that have some."""
 
     def __init__(self, meters: Meters) -> None:
