@@ -55,15 +55,13 @@ class Percentiles:
 class RoundSplit:
     """Where the time of a round goes, in milliseconds, means over the rounds.
 
-    From sending a block to its verdict: `verify` (the forward), `queue` (at the verifier),
-    `hop` (all else: the round trip). `draft`: the drafter's time for the block,
-    before the round or, where the pacing is asynchronous, while another one runs.
+    `queue` (the wait for a step) and `verify` (the step). `draft`: the drafter's time for what was
+    judged, before the round or, where the pacing is asynchronous, while another one runs.
     """
 
     draft: float
     verify: float
     queue: float
-    hop: float
 
     @classmethod
     def of(cls, rounds: Sequence[RoundStats]) -> RoundSplit | None:
@@ -75,7 +73,6 @@ class RoundSplit:
             draft=fmean(one.draft_ms for one in timed),
             verify=fmean(one.verify_ms for one in timed),
             queue=fmean(one.queue_ms for one in timed),
-            hop=fmean(overhead_ms(one) for one in timed),
         )
 
 
@@ -89,12 +86,12 @@ class ConfigurationFigures:
     same repeat; for times, less than 1 is better. `latency` is that of whole answers.
     `cached_share`: the share of prompt tokens from a cache; `recalled_tokens`: drafted from other
     sessions' texts, None if not counted. `gap`: between two chunks of an answer. `cpu_ms`: CPU
-    time per token of each process, by role. `overhead` is a round's time beyond its queue and
-    forward, `split` where its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time
-    per round, all work for an answer included. `block_efficiency` and `target_calls_per_token`
-    are 0 where the target's forwards are not known; `drafted_per_token`: verified draft tokens
-    per output token, the calls of a drafter that writes one token a call. `wasted_share`: the
-    share of rejected draft tokens. `rules`: those of the rounds with a draft.
+    time per token of each process, by role. `split`: where a round's time goes;
+    `orchestrator_cpu_ms`: the orchestrator's CPU time per round, all work for an answer included.
+    `block_efficiency` and `target_calls_per_token` are 0 where the target's forwards are not known;
+    `drafted_per_token`: verified draft tokens per output token, the calls of a drafter that writes
+    one token a call. `wasted_share`: the share of rejected draft tokens. `rules`: those of the
+    rounds with a draft.
     `same_text_as_plain`: equal answers, of how many; None where equal text is not promised.
     """
 
@@ -116,7 +113,6 @@ class ConfigurationFigures:
     gap: Percentiles | None
     cpu_ms: dict[str, Spread]
     latency: Percentiles | None
-    overhead: Percentiles | None
     split: RoundSplit | None
     orchestrator_cpu_ms: Spread | None
     block_efficiency: float
@@ -171,7 +167,6 @@ def figures_of(
         gap=Percentiles.of([one for result in results for one in result.gaps_s]),
         cpu_ms=cpu_per_token(own),
         latency=Percentiles.of([result.total_s for result in results]),
-        overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in _timed(rounds)]),
         split=RoundSplit.of(rounds),
         orchestrator_cpu_ms=Spread.of(cpu_per_round(own)),
         block_efficiency=block_efficiency(own),
@@ -313,11 +308,6 @@ def acceptance_per_position(rounds: Sequence[RoundStats]) -> tuple[float, ...]:
             break
         rates.append(sum(r.accepted_tokens >= place for r in reached) / len(reached))
     return tuple(rates)
-
-
-def overhead_ms(stats: RoundStats) -> float:
-    """Milliseconds of a round beyond the verifier's queue and forward."""
-    return max(0.0, stats.round_ms - stats.verify_ms - stats.queue_ms)
 
 
 def _timed(rounds: Sequence[RoundStats]) -> list[RoundStats]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BAR = 0.8
-_PARTS = ("verify", "queue", "hop")
-_COLOURS = {"draft": "#ff7f0e", "verify": "#1f77b4", "queue": "#9467bd", "hop": "#d62728"}
+_PARTS = ("verify", "queue")
+_COLOURS = {"draft": "#ff7f0e", "verify": "#1f77b4", "queue": "#9467bd"}
 
 
 def plot_all(sections: Sequence[Section], beside: Path) -> Iterator[Path]:
@@ -111,7 +111,7 @@ def _plot_load(sections: Sequence[Section], path: Path) -> Path:
 
 
 def _plot_rounds(figures: Sequence[ConfigurationFigures], level: int, path: Path) -> Path:
-    """Two bars each: the round from sending to verdict, and the drafter's time for it."""
+    """Two bars each: the round, and the drafter's time for it."""
     with drawing(path) as (figure, axes):
         figure.set_size_inches(7.2, 1.6 + 0.45 * len(figures))
         for place, one in enumerate(figures):

@@ -69,8 +69,7 @@ def rows(figures: Sequence[ConfigurationFigures]) -> list[Row]:
         ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
         ("between chunks, ms p50/p95/p99", [_times(one.gap) for one in figures]),
         ("whole answer, ms p50/p95/p99", [_times(one.latency) for one in figures]),
-        ("round: draft/verify/queue/hop, ms", [_split(one.split) for one in figures]),
-        ("round overhead, ms p50/p95/p99", [_times(one.overhead, 2) for one in figures]),
+        ("round: draft/verify/queue, ms", [_split(one.split) for one in figures]),
         ("orchestrator CPU per round, ms", [shown(one.orchestrator_cpu_ms) for one in figures]),
         ("block efficiency", [_known(one.block_efficiency) for one in figures]),
         ("target calls per token", [_known(one.target_calls_per_token) for one in figures]),
@@ -151,16 +150,16 @@ def _equal(figures: ConfigurationFigures) -> str:
     return "not promised" if same is None else "{}/{}".format(*same)
 
 
-def _times(times: Percentiles | None, digits: int = 0) -> str:
+def _times(times: Percentiles | None) -> str:
     if times is None:
         return "–"
-    return "/".join(f"{value:.{digits}f}" for value in (times.p50, times.p95, times.p99))
+    return "/".join(f"{value:.0f}" for value in (times.p50, times.p95, times.p99))
 
 
 def _split(split: RoundSplit | None) -> str:
     if split is None:
         return "–"
-    return "/".join(f"{ms:.1f}" for ms in (split.draft, split.verify, split.queue, split.hop))
+    return "/".join(f"{ms:.1f}" for ms in (split.draft, split.verify, split.queue))
 
 
 def _known(figure: float) -> str:

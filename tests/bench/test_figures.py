@@ -14,7 +14,6 @@ from bench.figures import (
     decode_rate,
     figures_of,
     first_token_s,
-    overhead_ms,
 )
 from bench.prompts import BenchPrompt
 from bench.runner import Trial
@@ -135,10 +134,6 @@ def test_waste_and_acceptance_add_up():
     assert figures.drafted_per_token == pytest.approx(2.0)
 
 
-def test_overhead_is_what_the_verifier_did_not_take():
-    assert overhead_ms(stats(1, 1, round_ms=12.0, verify_ms=9.0, queue_ms=1.0)) == 2.0
-
-
 def test_percentiles_lie_between_the_neighbours():
     times = Percentiles.of([one / 1000 for one in range(101)])
     assert times == Percentiles(50.0, pytest.approx(95.0), pytest.approx(99.0))
@@ -177,7 +172,7 @@ def test_a_round_splits_into_its_parts_and_peers_without_times_have_none():
     other = stats(2, 1, draft_ms=2.0, verify_ms=7.0, queue_ms=1.0, round_ms=12.0)
     unknown = stats(2, 1, verify_ms=0.0, queue_ms=0.0, round_ms=0.0)
     split = RoundSplit.of([timed, other, unknown])
-    assert split == RoundSplit(draft=3.0, verify=8.0, queue=1.0, hop=3.0)
+    assert split == RoundSplit(draft=3.0, verify=8.0, queue=1.0)
     assert RoundSplit.of([unknown]) is None
 
 

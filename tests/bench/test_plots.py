@@ -84,9 +84,9 @@ def test_each_plot_draws_its_figures_in_units_that_its_axes_name(drawn, tmp_path
     assert list(median.get_xdata()) == [1, 4]
     assert list(median.get_ydata()) == pytest.approx([4.0, 16.0])
     assert (median.get_linestyle(), high.get_linestyle()) == ("-", ":")
-    verify, queue, hop, draft = parts = drawn["rounds"].patches
-    assert [bar.get_width() for bar in parts] == [8.0, 1.0, 3.0, 3.0]
-    assert [bar.get_x() for bar in (verify, queue, hop, draft)] == [0.0, 8.0, 9.0, 0.0]
+    verify, queue, draft = parts = drawn["rounds"].patches
+    assert [bar.get_width() for bar in parts] == [8.0, 1.0, 3.0]
+    assert [bar.get_x() for bar in (verify, queue, draft)] == [0.0, 8.0, 0.0]
     ends = {"speed-up": "×", "acceptance": "%", "load": ", s"}
     assert all(drawn[name].get_ylabel().endswith(unit) for name, unit in ends.items())
     assert "ms" in drawn["rounds"].get_xlabel()
