@@ -169,8 +169,7 @@ class Inference:
         self._require_no_other(self.live.completions(key), spec)
         self._require_memory(spec)
         with ExitStack() as places:
-            kept = self._options.logprobs_kept
-            [place] = self._enter(places, 1, spec, tenant, kept, stored=True)
+            [place] = self._enter(places, 1, spec, tenant, stored=True)
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
@@ -217,8 +216,7 @@ class Inference:
         if absent:
             self._require_memory(spec)
         with ExitStack() as places:
-            kept = self._options.logprobs_kept
-            free = self._enter(places, len(absent), spec, tenant, kept, stored=True)
+            free = self._enter(places, len(absent), spec, tenant, stored=True)
             if absent:
                 await self._forms.require(spec.sampling.response_format, tenant.name)
             async with AsyncExitStack() as locks:
@@ -307,8 +305,7 @@ class Inference:
         self._require_free(key, *parts)
         self._require_memory(spec)
         with ExitStack() as places:
-            # Who asked may want every token's logprobs at the end.
-            free = self._enter(places, spec.n, spec, tenant, spec.sampling.max_tokens)
+            free = self._enter(places, spec.n, spec, tenant, stored=False)
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key, *parts)
             drivers = [
@@ -334,14 +331,15 @@ class Inference:
         count: int,
         spec: SessionSpec,
         tenant: Tenant,
-        logprobs_kept: int,
         *,
-        stored: bool = False,
+        stored: bool,
     ) -> list[Reservation]:
         """Room for so many such sessions, given back with `places` by those that do not begin."""
         if not count:
             return []
-        memory = _logprobs_memory(spec, logprobs_kept)
+        # Who asked for one that is not stored may want every token's logprobs at the end.
+        kept = self._options.logprobs_kept if stored else spec.sampling.max_tokens
+        memory = _logprobs_memory(spec, kept)
         size = len(spec.prompt), spec.sampling.max_tokens
         shown = "logprobs" if spec.sampling.logprobs is not None else "prompt_logprobs"
         fields = "sampling.max_tokens", f"sampling.{shown}"
@@ -610,9 +608,7 @@ class Inference:
         )
         raise InvalidRequest("sampling.max_tokens", wanted, allowed)
 
-    async def _resolve(
-        self, request: IncomingRequest, tenant: Tenant = DEFAULT_TENANT
-    ) -> SessionSpec:
+    async def _resolve(self, request: IncomingRequest, tenant: Tenant) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_counts(request.lengths, model)
         return await self._read_message(

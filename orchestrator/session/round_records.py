@@ -138,7 +138,6 @@ def _as_one(records: Sequence[RoundRecord]) -> RoundRecord:
         first.started_at,
         last.ended_at,
         rejected=tuple(chain.from_iterable([one.rejected for one in records])),
-        unjudged=tuple(chain.from_iterable([one.unjudged for one in records])),
         sources=tuple([SourceCount(own, *sources[own]) for own in sorted(sources)]),
     )
 

@@ -10,7 +10,7 @@ from orchestrator.steering.rounds import RoundRecord
 
 @dataclass(slots=True)
 class SpecTotals:
-    """Sums over rounds; discarded blocks are left out.
+    """Sums over rounds.
 
     `histogram[i]` counts rounds with a draft in which exactly i tokens were accepted;
     `by_source` has (drafted, accepted) of each `DraftSource` that had any; `ms`: milliseconds that
