@@ -5,6 +5,9 @@ Those of floating-point numbers may: some libraries cut a sum by the number of t
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -14,6 +17,7 @@ import torch
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from tests.docs.pages import ROOT
 from tests.models import tiny_model
 
 
@@ -49,3 +53,23 @@ def rows_of(made: NativeEngine) -> torch.Tensor:
     rows = torch.cat([made.forward([piece])[0] for piece in pieces])
     cache.free()
     return rows
+
+
+ROWS_ALONE = """
+import torch
+from services.engine.native import fused_layers
+torch.set_num_threads(7)
+for name, width, count in (("silu", 1000, 334), ("gelu_pytorch_tanh", 1000, 334),
+                           ("silu", 20_001, 9), ("gelu_pytorch_tanh", 20_001, 9)):
+    rows, gate = torch.randn(1, count, 2 * width).chunk(2, -1)[0], fused_layers._GATES[name]
+    made = fused_layers._by_whole_rows(gate, rows)
+    alone = [fused_layers._by_whole_rows(gate, row) for row in rows.split(1, 1)]
+    assert torch.equal(made, torch.cat(alone, 1)), (name, width)
+"""
+
+
+@pytest.mark.parametrize("limit", [{}, {"OMP_THREAD_LIMIT": "3"}, {"OMP_DYNAMIC": "true"}])
+def test_a_row_has_its_own_bits_however_many_threads_there_really_are(
+    limit: dict[str, str],
+) -> None:
+    subprocess.run([sys.executable, "-c", ROWS_ALONE], env=os.environ | limit, cwd=ROOT, check=True)

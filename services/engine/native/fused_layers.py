@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from services.engine.native.attending import Scoring
 from services.engine.native.packing import PackedLinear, whole_product
+from services.engine.threads import GRAIN, shared_evenly
 
 _Window = Callable[[Any], int | None]
 
@@ -205,8 +206,10 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     threads = 1 if rows.numel() < _UNCUT else torch.get_num_threads()
     if threads == 1:
         return compute(rows)
+    if not shared_evenly(threads):
+        return _uncut(compute, rows)
     even = count - count % threads
-    if width >= _UNCUT or even * width <= (threads - 1) * _GRAIN:
+    if width >= _UNCUT or even * width <= (threads - 1) * GRAIN:
         even = 0
     few = max(1, (_UNCUT - 1) // width)
     parts = [compute(rows[:, :even])] if even else []
@@ -214,8 +217,15 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-_UNCUT, _GRAIN = 1 << 14, 1 << 15
-"""Numbers from which on PyTorch cuts: GELU; and what else, so that each thread has so many."""
+def _uncut(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """The same in pieces that one thread computes each, where nobody knows how many there are."""
+    few = max(1, (_UNCUT - 1) // rows.shape[-1])
+    each = [[compute(own) for own in some.split(_UNCUT // 2, -1)] for some in rows.split(few, 1)]
+    return torch.cat([torch.cat(parts, -1) for parts in each], 1)
+
+
+_UNCUT = 1 << 14
+"""Numbers from which on PyTorch cuts GELU; what else only where each thread has `GRAIN`."""
 _NORMS_ALONE = ("input_layernorm", "post_attention_layernorm")
 _NORMS = ("input_layernorm", "pre_feedforward_layernorm")
 _NORMS_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
