@@ -1,4 +1,4 @@
-"""K/V that one session's verifier lends to a drafter with the same weights, in one process.
+"""K/V that a verifier lends of its sessions to what drafts in its thread with the same weights.
 
 Self-speculative decoding drafts from the whole model's K/V of the verified text
 (Draft & Verify, Zhang et al., 2309.08168). A loan goes on from there without a copy:
@@ -67,9 +67,6 @@ class Lending:
         if self._offers.get(session) is offer:
             del self._offers[session]
 
-    def find(self, session: Hashable, prompt: Sequence[int]) -> Offer | None:
-        """The offer of a session whose text begins with this prompt."""
-        offer = self._offers.get(session)
-        if offer is None or tuple(offer.text[: len(prompt)]) != tuple(prompt):
-            return None
-        return offer
+    def find(self, session: Hashable) -> Offer | None:
+        """What is offered of a session."""
+        return self._offers.get(session)

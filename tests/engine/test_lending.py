@@ -153,18 +153,17 @@ def test_the_lenders_end_is_the_loans(llama):
         masked(llama, loan, [3])
 
 
-def test_an_offer_is_found_by_its_session_and_the_beginning_of_its_text(llama):
+def test_an_offer_is_found_by_its_session_until_it_is_withdrawn(llama):
     lending, first, second = Lending(), llama.new_cache(8), llama.new_cache(8)
     text = [3, 4, 5]
     earlier = lending.offer("s", first, text)
     text.append(6)
-    found = lending.find("s", (3, 4, 5))
+    found = lending.find("s")
     assert found is not None
     assert (found.cache, list(found.text)) == (first, [3, 4, 5, 6])
-    assert lending.find("s", (3, 5)) is None
-    assert lending.find("t", (3, 4, 5)) is None
+    assert lending.find("t") is None
     later = lending.offer("s", second, text)
     lending.withdraw("s", earlier)
-    assert lending.find("s", (3,)) is not None
+    assert lending.find("s") is not None
     lending.withdraw("s", later)
-    assert lending.find("s", (3,)) is None
+    assert lending.find("s") is None

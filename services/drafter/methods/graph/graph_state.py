@@ -102,11 +102,6 @@ class GraphSession:
             self._keep_in_kv(self._entries(real))
             self._start(ask.text)
 
-    @property
-    def unsent(self) -> Sequence[int]:
-        """Nothing: what is drafted has no one path."""
-        return ()
-
     def may_draft(self, ask: Ask) -> bool:  # noqa: ARG002
         """Always: what is drafted follows from the text alone."""
         return True

@@ -239,7 +239,7 @@ class ModelDrafter:
     def _cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
         """KV of a session's own, or what it has until it can borrow."""
         if self._borrowing is not None:
-            return self._borrowing.open(key, opening, reserve)
+            return self._borrowing.new_cache()
         return self._own_cache(key, opening, reserve)
 
     def _own_cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:

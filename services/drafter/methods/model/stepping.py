@@ -46,10 +46,6 @@ class Stepping(Protocol):
     form: TextForm | None
     """What the output must be, where that is to be followed."""
 
-    @property
-    def unsent(self) -> Sequence[int]:
-        """What was drafted and is not part of the text yet, along the first candidates."""
-
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the text stay."""
 

@@ -1,26 +1,19 @@
-"""Drafting from the K/V that a verifier in the same process lends.
+"""Drafting from the K/V that the verifier in this thread lends.
 
 Rules:
 
 1.  A session begins with nothing: its verifier has, or will have, the text in K/V.
-2.  A loan is used while it agrees with its lender, whose prompt is in K/V. What the
-    lender has verified in the meantime, and the drafter was not told of yet, is waited
-    for: the commit that tells it is on its way. Where the lender has K/V of all of the
-    text, its next block brings a token at no cost, so none is drafted.
-3.  Whether there is an offer, and how long its text is, follows from what was sent and
-    judged; no token that was drafted and not sent takes part. So which drafts are sent
-    keeps the law.
-4.  Nobody offers although output was committed since the session came: its verifier
-    is in another process. Then, and when a loan ends, the session gets K/V of its own.
+2.  It borrows once all of the verifier's text but the last token is in K/V, and anew where the
+    verifier had to give that up meanwhile. Until then it waits.
+3.  Whether there is an offer, and how long its text is, follows from what was judged; no token
+    that was drafted and not judged takes part. So what is drafted keeps the law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.contract.types import OpenDraft
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.lending import Lending, Offer
 from services.engine.port import KVCache, Loan, SelfDrafting
@@ -33,22 +26,12 @@ class Borrower(Protocol):
     caught_up: bool
     """Its prompt is in K/V."""
 
-    @property
-    def unsent(self) -> Sequence[int]:
-        """What was drafted and is not part of the text yet."""
 
-
-@dataclass(slots=True)
-class _State:
-    prompt: tuple[int, ...]
-    began: int
-    """Length of the committed text when the session came."""
-    reserve: int
-    """Tokens of K/V of its own, if it comes to that."""
-    offer: Offer | None = None
-    loan: Loan | None = None
+@dataclass(frozen=True, slots=True)
+class _Borrowed:
+    offer: Offer
+    loan: Loan
     """Of that offer."""
-    alone: bool = False
 
 
 class Borrowing:
@@ -56,63 +39,38 @@ class Borrowing:
 
     def __init__(self, lending: Lending, engine: SelfDrafting) -> None:
         self._lending, self._engine = lending, engine
-        self._states: dict[SessionKey, _State] = {}
+        self._borrowed: dict[SessionKey, _Borrowed] = {}
 
-    def open(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
-        """A cache to begin with; `reserve` tokens are what it would take without a loan."""
-        began = len(opening.prompt) + len(opening.output)
-        # Something that has nothing, and room for nothing.
-        cache = self._engine.new_cache(1)
-        self._states[key] = _State(tuple(opening.prompt), began, reserve)
-        return cache
+    def new_cache(self) -> KVCache:
+        """A cache to begin with: something that has nothing, and room for nothing."""
+        return self._engine.new_cache(1)
 
     def close(self, key: SessionKey) -> None:
         """Forget the session; the lender is told that nobody looks ahead."""
-        state = self._states.pop(key, None)
-        if state is not None and state.offer is not None:
-            state.offer.look_ahead = ()
+        if (own := self._borrowed.pop(key, None)) is not None:
+            own.offer.look_ahead = ()
 
     def offer(self, key: SessionKey) -> Offer | None:
         """What the session borrows from now."""
-        return self._states[key].offer
+        own = self._borrowed.get(key)
+        return None if own is None else own.offer
 
     def held(self, ask: Ask, session: Borrower) -> Proposed | None:
-        """See to the session's cache; an answer where nothing can be drafted now.
-
-        Raises Overloaded where it needs K/V of its own and there is no room.
-        """
-        state = self._states[ask.key]
-        if state.offer is None or state.offer.cache.freed:
-            self._look(ask, state, session)
-        if state.alone:
-            return None
-        if state.offer is None or not _agrees(state.offer, ask):
+        """See to the session's cache; an answer where nothing can be drafted now."""
+        own = self._borrowed.get(ask.key)
+        if own is None or own.offer.cache.freed:
+            own = self._borrow(ask.key, session)
+        if own is None or own.offer.cache.length < len(own.offer.text) - 1:
             return Proposed(waits=True)
-        assert state.loan is not None
-        state.loan.adopt(state.offer.cache.length)
-        # What follows the lender's last token is the lender's own to say.
-        all_verified = state.offer.cache.length == len(ask.text) + len(session.unsent)
-        return Proposed(final=True) if all_verified else None
+        own.loan.adopt(own.offer.cache.length)
+        return None
 
-    def _look(self, ask: Ask, state: _State, session: Borrower) -> None:
-        if state.alone:
-            return
-        lost = state.offer is not None
-        state.offer = self._lending.find(ask.key[1], state.prompt)
-        if state.offer is not None:
-            state.loan = self._engine.borrow(state.offer.cache)
-            self._give(session, state.loan)
-        elif lost or ask.committed_length > state.began:
-            self._give(session, self._engine.new_cache(state.reserve))
-            state.alone = True
-
-    @staticmethod
-    def _give(session: Borrower, cache: KVCache) -> None:
+    def _borrow(self, key: SessionKey, session: Borrower) -> _Borrowed | None:
+        offer = self._lending.find(key[1])
+        if offer is None:
+            return None
         session.cache.free()
-        session.cache, session.caught_up = cache, False
-
-
-def _agrees(offer: Offer, ask: Ask) -> bool:
-    """Whether the lender's prompt is in K/V, and all of its text is the drafter's text, too."""
-    known = len(offer.text)
-    return offer.cache.length >= known - 1 and list(ask.text[:known]) == offer.text
+        loan = self._engine.borrow(offer.cache)
+        session.cache, session.caught_up = loan, False
+        self._borrowed[key] = own = _Borrowed(offer, loan)
+        return own

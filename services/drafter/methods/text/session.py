@@ -54,11 +54,6 @@ class TextSession:
 
     # --- the text ---------------------------------------------------------------
 
-    @property
-    def unsent(self) -> Sequence[int]:
-        """Nothing: what was written ahead are tokens of another vocabulary."""
-        return ()
-
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the text stay."""
         self._written.rewind(length)
