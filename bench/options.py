@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bench.peers.options import PeerOptions
-from orchestrator.session.options import DEFAULT_POLICY, POLICIES
+from orchestrator.session.options import DEFAULT_POLICY, POLICIES, policy_of
 from services.cluster.cores import CorePlan
 from services.cluster.models import DEMO_MODEL
 from services.cluster.specs import ClusterOptions, Dtype, Models, Target
@@ -28,6 +28,8 @@ NO_DRAFTS: Mapping[str, Any] = {"disable_speculative_decoding": True}
 FIXED = "fixed"
 FIXED_TOKENS = 5
 MOST_AT_A_TIME = 64
+
+Pacings = Annotated[Words, AfterValidator(lambda names: tuple(map(policy_of, names)))]
 
 
 @options
@@ -52,7 +54,9 @@ class BenchOptions(Models):
         "",
         section="What is compared",
     )
-    pacings: Words = option("Pacings of the orchestrator; left out: all, with rules thompson.", "")
+    pacings: Pacings = option(
+        "Pacings of the orchestrator; left out: all, with rules adaptive.", ""
+    )
     rejection_sample_methods: Words = option(
         "Rules to compare: standard, block, coupled; left out: AUTO.", ""
     )

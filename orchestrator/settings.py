@@ -6,8 +6,9 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from orchestrator.session.options import policy_of
 from services.contract.types import split_methods
 from services.grammar.vetting import Bounds
 from services.runtime.options import Words
@@ -30,6 +31,7 @@ def _reachable(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Addresses = Annotated[Words, AfterValidator(_reachable)]
+Pacing = Annotated[Literal["adaptive", "matched", "eager", "fixed"], BeforeValidator(policy_of)]
 
 
 class OrchestratorSettings(LinkSettings):
@@ -85,9 +87,9 @@ class OrchestratorSettings(LinkSettings):
         description="default drafting method, or several joined by commas; "
         "left out: the first offered",
     )
-    pacing: Literal["thompson", "matched", "eager", "fixed"] = Field(
-        "thompson",
-        description="when to verify: thompson (asynchronous, as many draft tokens as pay), "
+    pacing: Pacing = Field(
+        "adaptive",
+        description="when to verify: adaptive (asynchronous, as many draft tokens as pay), "
         "matched (as many as are drafted while a block is verified), eager (whatever is there) "
         "or fixed (synchronous, always as many as may be ahead)",
     )

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.session.output import LOGPROBS_KEPT
 from orchestrator.steering.config import Limits
 
-DEFAULT_POLICY = "thompson"
+DEFAULT_POLICY = "adaptive"
 POLICIES = (DEFAULT_POLICY, "matched", "eager", "fixed")
 """How verifiers decide how much of a draft they judge, by name; see `draft_budget`."""
+
+
+def policy_of(name: Any) -> Any:
+    """The name that a policy goes by: `thompson` is another one of `adaptive`."""
+    return DEFAULT_POLICY if name == "thompson" else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class UpOptions(ClusterOptions):
     port: int = option("0 picks a free one.", 50051, variable=True, ge=0, le=65535)
     ready_file: Path | None = option("Gets the address as one line when the cluster serves.", None)
     pacing: str = option(
-        "When to verify: thompson, matched, eager or fixed.", "", section="Drafting", variable=True
+        "When to verify: adaptive, matched, eager or fixed.", "", section="Drafting", variable=True
     )
 
 

@@ -34,7 +34,7 @@ def test_without_rules_every_pacing_uses_the_server_s_own():
 
 
 def test_rules_are_told_apart_at_the_asynchronous_pacing():
-    assert names(COMPARING) == ["thompson, standard", "thompson, block", "thompson, coupled"]
+    assert names(COMPARING) == ["adaptive, standard", "adaptive, block", "adaptive, coupled"]
 
 
 def test_every_rule_stands_beside_the_standard_one_of_its_pacing():
@@ -136,7 +136,7 @@ def test_lists_of_the_command_line_are_words_joined_by_commas():
 
 def test_without_the_standard_rule_the_first_one_is_the_measure():
     options = replace(COMPARING, rejection_sample_methods=("coupled", "block"))
-    assert list(baselines(options)) == [("thompson, block", "thompson, coupled")]
+    assert list(baselines(options)) == [("adaptive, block", "adaptive, coupled")]
 
 
 def test_a_rule_and_its_candidates_are_asked_of_the_server():
@@ -186,7 +186,7 @@ def test_what_is_claimed_and_shown_is_of_the_number_format_that_was_chosen(
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"pacings": ("hasty",)}, "--pacings: 'hasty' is not one of thompson, matched"),
+        ({"pacings": ("hasty",)}, "--pacings: 'hasty' is not one of adaptive, matched"),
         ({"rejection_sample_methods": ("greedy",)}, "--rejection-sample-methods: 'greedy'"),
         ({"drafters": ("oracle",)}, "--drafters: 'oracle' is not one of ngram, model"),
         ({"drafters": ("model",)}, "--drafters: model needs --draft"),
@@ -227,3 +227,7 @@ def test_an_unknown_name_ends_the_bench_before_anything_starts(changed, named, c
 )
 def test_a_peer_s_context_holds_the_longest_text_and_is_shared_by_most_runs(prompt, answer, tokens):
     assert context(prompt, answer) == tokens
+
+
+def test_the_adaptive_pacing_has_another_name():
+    assert BenchOptions(pacings=("eager", "thompson")).served_pacings == ("eager", "adaptive")

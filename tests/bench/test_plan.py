@@ -27,7 +27,7 @@ def bench(tmp_path):
     trials = [
         trial("plain", 1, 30.0, 33.0),
         trial("plain", 4, 40.0, 60.0),
-        {**trial("ngram thompson", 4, 20.0, 30.0), "wall_s": 2.5},
+        {**trial("ngram adaptive", 4, 20.0, 30.0), "wall_s": 2.5},
     ]
     path = tmp_path / "bench.json"
     path.write_text(json.dumps({"setting": {}, "trials": trials}))
@@ -74,7 +74,7 @@ def test_the_cheapest_keeps_every_goal(bench):
         found = cheapest([offer(one, asked) for one in read_bench(bench)])
         return found and (found.measured.way, found.measured.sessions)
 
-    assert best() == best(goal_token_p50_ms=20.5) == ("ngram thompson", 4)
+    assert best() == best(goal_token_p50_ms=20.5) == ("ngram adaptive", 4)
     assert best(goal_token_p95_ms=19.0) is None
     assert best(goal_first_p95_ms=99.0) is None
     asked = options(bench, goal_token_p50_ms=35.0)
@@ -101,7 +101,7 @@ def test_a_plan_says_what_it_found_and_what_it_takes_for_granted(bench, capsys):
 def test_json_has_every_offer(bench, capsys):
     assert run_plan(options(bench, **PRICED, as_json=True)) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [one["measured"]["way"] for one in told["offers"]] == ["plain"] * 2 + ["ngram thompson"]
+    assert [one["measured"]["way"] for one in told["offers"]] == ["plain"] * 2 + ["ngram adaptive"]
     assert told["best"] == told["offers"][2]
     assert told["plain"]["hour"] == 20.0
 

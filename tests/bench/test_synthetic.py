@@ -145,7 +145,7 @@ CPU = {"orchestrator": 0.004, "verifier": 0.002, "drafter": 0.001, "store": 0.00
 
 
 def measured() -> list[Crowd]:
-    walls = {"plain": 4.0, "thompson": 2.0, FLOOR: 1.0, FLOOR_DRAFTS: 0.5}
+    walls = {"plain": 4.0, "adaptive": 2.0, FLOOR: 1.0, FLOOR_DRAFTS: 0.5}
     trials = [
         replace(trial(name, 0, level * wall), level=level, cpu_s=CPU)
         for level in (1, 24)
@@ -158,7 +158,7 @@ def measured() -> list[Crowd]:
 
 def test_the_table_has_a_row_for_each_number_of_sessions_and_way_and_the_floors():
     found = measured()
-    ways = ["plain", "thompson", FLOOR, FLOOR_DRAFTS, STEPS]
+    ways = ["plain", "adaptive", FLOOR, FLOOR_DRAFTS, STEPS]
     assert [(one.sessions, one.way) for one in found] == [(n, w) for n in (1, 24) for w in ways]
     plain, drafted, *_, steps = found[5:]
     assert (plain.tokens_per_second, plain.of_plain) == (4 / 96, None)

@@ -383,7 +383,7 @@ def test_a_password_of_redis_is_in_no_command_line(site):
 def test_the_orchestrator_listens_where_it_is_told(site):
     [spec] = orchestrator_specs(ClusterOptions(target="big", host="::1", port=7000), site)
     settings = settings_of(spec)
-    assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "thompson")
+    assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "adaptive")
     assert settings.start_timeout == START_TIMEOUT_S
     assert settings.ready_file == Path(spec.ready_file)
 

@@ -82,7 +82,7 @@ async def test_what_each_source_brought_is_told_at_the_end_and_again_later():
 
 async def test_of_small_trees_what_was_sent_is_told_by_source():
     drafters = [await start_drafter("copy", methods=("ngram",))]
-    async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
+    async with cluster([await start_verifier()], drafters, pacing="adaptive") as running:
         # On a busy machine a tree may come too late for a target as quick as this one.
         runs = [await greedy(running, method="ngram") for _ in range(8)]
     for run in runs:
@@ -113,7 +113,7 @@ async def start_drafter_by_rows() -> Worker:
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "drawn"])
 async def test_what_the_target_says_of_drafts_reaches_its_drafter_and_changes_no_text(sampled):
     drafters = [await start_drafter_by_rows()]
-    async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
+    async with cluster([await start_verifier()], drafters, pacing="adaptive") as running:
         alone = await greedy(running, max_tokens=200, disable_speculative_decoding=True, **sampled)
         told: set[DraftSource] = set()
         # Beside so small a target a tree pays or not as the machine has other work.

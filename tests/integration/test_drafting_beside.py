@@ -103,7 +103,7 @@ async def test_kv_is_reserved_once_and_given_back():
     assert engine_of(verifier).kv_tokens_used == 0
 
 
-@pytest.mark.parametrize("pacing", ["thompson", "eager"])
+@pytest.mark.parametrize("pacing", ["adaptive", "eager"])
 async def test_what_is_drafted_beside_a_step_changes_no_text_alone_or_in_a_crowd(pacing):
     async with cluster([await start_beside()], [], pacing=pacing) as running:
         assert list((await greedy(running, method="ngram")).token_ids) == plain(PROMPT, TOKENS)

@@ -35,7 +35,7 @@ TIMES = {
     "agreement": {"rate": 0.8},
 }
 # An orchestrator for each.
-PACINGS = ("thompson", "eager")
+PACINGS = ("adaptive", "eager")
 
 
 @dataclass(frozen=True)

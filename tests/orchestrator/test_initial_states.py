@@ -9,6 +9,7 @@ import pytest
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.ports import SessionKey
 from orchestrator.session.totals import SpecTotals
+from orchestrator.settings import OrchestratorSettings
 from orchestrator.steering.config import SessionConfig
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import VerifyMode
@@ -26,7 +27,7 @@ class Estimating(Pool):
         return frozenset({"ngram:tree", "ngram:estimates"})
 
 
-def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
+def config_of(pacing: str = "adaptive", **spec: object) -> SessionConfig:
     beginning = InitialStates(offer(Estimating(("ngram",))), options(pacing=pacing))
     asked = replace(make(), **{"mode": VerifyMode.COUPLED, **spec})
     return beginning.config(KEY, asked, 1, asked.text_stream(tokenizer()))
@@ -34,13 +35,17 @@ def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
 
 @pytest.mark.parametrize(
     ("pacing", "told"),
-    [("thompson", ""), ("fixed", "fixed"), ("matched", "matched"), ("eager", "eager")],
+    [("adaptive", ""), ("fixed", "fixed"), ("matched", "matched"), ("eager", "eager")],
 )
 def test_verifiers_are_told_of_a_pacing_that_is_not_their_own(pacing, told) -> None:
     asked = make()
     beginning = InitialStates(offer(Pool(("model",))), options(pacing=pacing))
     config = beginning.config(KEY, asked, 1, asked.text_stream(tokenizer()))
     assert config.pacing == told
+
+
+def test_the_adaptive_pacing_has_another_name() -> None:
+    assert OrchestratorSettings(pacing="thompson").pacing == "adaptive"
 
 
 def test_trees_with_chances_are_the_default_where_drafts_are_matched_exactly() -> None:

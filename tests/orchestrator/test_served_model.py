@@ -44,14 +44,14 @@ class Pool:
         return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
 
 
-def offer(pool: Pool, method: str = "", pacing: str = "thompson") -> OfferedModel:
+def offer(pool: Pool, method: str = "", pacing: str = "adaptive") -> OfferedModel:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
     return OfferedModel(
         cast("Any", pool), Target(worker, tokenizer(), CONFIG), options(method, pacing)
     )
 
 
-def options(method: str = "", pacing: str = "thompson") -> Options:
+def options(method: str = "", pacing: str = "adaptive") -> Options:
     return Options("o", method, pacing)
 
 
