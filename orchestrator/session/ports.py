@@ -89,9 +89,7 @@ class Created:
     """`created` is False when an equal session existed; attach to that one."""
 
     created: bool
-    status: SessionStatus
     term: int
-    owner: str
 
 
 @dataclass(frozen=True, slots=True)

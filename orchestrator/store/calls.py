@@ -51,7 +51,7 @@ def prepare(
         return decode(reply)
 
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + writer.patience_s
+    deadline = loop.time() + writer.options.patience_s
     return Call(name, keys, tuple(args), answer, deadline, loop.create_future(), mend)
 
 

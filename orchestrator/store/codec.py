@@ -115,8 +115,8 @@ def encode_session(
 
 def decode_created(reply: list[Any]) -> Created:
     """The answer of create.lua."""
-    _, created, status, term, owner = reply
-    return Created(bool(created), decode_status(status), int(term), owner.decode())
+    _, created, term = reply
+    return Created(bool(created), int(term))
 
 
 def decode_status(name: bytes) -> SessionStatus:

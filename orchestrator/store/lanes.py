@@ -29,8 +29,8 @@ class Lanes:
         options: WriterOptions | None = None,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._servers = servers
-        self._options = options or WriterOptions()
+        self.servers = servers
+        self.options = options or WriterOptions()
         self.on_fenced, self.under_way = on_fenced, UnderWay()
         self._lanes: dict[str, Writer] = {}
         self._busy: dict[int, tuple[Writer, int]] = {}
@@ -40,16 +40,6 @@ class Lanes:
     def start(self) -> None:
         """Start sending."""
         self._closing = False
-
-    @property
-    def patience_s(self) -> float:
-        """For how long one call may wait."""
-        return self._options.patience_s
-
-    @property
-    def losses(self) -> int:
-        """How often a server has shown that it may have lost acknowledged writes."""
-        return self._servers.losses
 
     @property
     def away_s(self) -> float:
@@ -78,20 +68,20 @@ class Lanes:
 
     def _lane(self, call: Call) -> Writer:
         try:
-            name = self._servers.client.primary(call.keys[0]).name
+            name = self.servers.client.primary(call.keys[0]).name
         except exceptions.RedisClusterException:
             name = ""
         lane = self._lanes.get(name)
         if lane is None:
             self._retire()
-            lane = self._lanes[name] = Writer(self._servers, self._options)
+            lane = self._lanes[name] = Writer(self.servers, self.options)
             if not self._closing:
                 lane.start()
         return lane
 
     def _retire(self) -> None:
         """End the lanes of nodes that left, once they are empty."""
-        known = self._servers.client.nodes_manager.nodes_cache
+        known = self.servers.client.nodes_manager.nodes_cache
         busy = {id(lane) for lane, _ in self._busy.values()}
         for name, lane in list(self._lanes.items()):
             if name not in known and id(lane) not in busy:

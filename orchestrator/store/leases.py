@@ -105,7 +105,7 @@ class Leases:
         """See `SessionStore.hold`."""
         owner = holder.memory().session.owner
         keys = codec.keys_of(self._options.prefix, key)
-        held = Lease(key, keys, term, owner, holder, self._writer.losses)
+        held = Lease(key, keys, term, owner, holder, self._writer.servers.losses)
         held.mend = partial(self._mend, held)
         self._held[key] = held
 
@@ -141,14 +141,14 @@ class Leases:
         return decode(reply)
 
     def _seeded(self, held: Lease, _: Reply) -> None:
-        held.losses = self._writer.losses
+        held.losses = self._writer.servers.losses
         held.wrote = True
 
     def _mend(self, held: Lease, torn: bool) -> Call | None:
-        used_up = held.mended if torn else held.losses >= self._writer.losses
+        used_up = held.mended if torn else held.losses >= self._writer.servers.losses
         if used_up or held.holder is None:
             return None
-        held.losses = self._writer.losses
+        held.losses = self._writer.servers.losses
         held.mended |= torn
         call = self._seed(held, held.holder, lost=not torn)
         call.answer.add_done_callback(partial(_told, held))

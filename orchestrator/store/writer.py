@@ -64,29 +64,19 @@ class Writer:
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_fenced` is for those who decode a refusal to call: another owner has the session."""
-        self._servers = servers
-        self._options = options or WriterOptions()
+        self.servers = servers
+        self.options = options or WriterOptions()
         self.on_fenced, self.under_way = on_fenced, UnderWay()
         self.outage = Outage()
         self._pending: deque[Call] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._at_once = self._options.max_batch
+        self._at_once = self.options.max_batch
 
     def start(self) -> None:
         """Start sending."""
         self._task = asyncio.create_task(self._run(), name="session-writer")
-
-    @property
-    def patience_s(self) -> float:
-        """For how long one call may wait."""
-        return self._options.patience_s
-
-    @property
-    def losses(self) -> int:
-        """How often the server has shown that it may have lost acknowledged writes."""
-        return self._servers.losses
 
     @property
     def away_s(self) -> float:
@@ -97,7 +87,7 @@ class Writer:
         """Queue a call; its place in the order is taken now."""
         if self._task is None or self._closing or self._task.done():
             call.settle(StoreError("the session store is closed"))
-        elif len(self._pending) >= self._options.max_pending:
+        elif len(self._pending) >= self.options.max_pending:
             call.settle(StoreError("too many writes wait for the session store"))
         else:
             self._pending.append(call)
@@ -127,7 +117,7 @@ class Writer:
         return bool(self._pending)
 
     def _take(self) -> list[Call]:
-        count = min(len(self._pending), self._options.max_batch)
+        count = min(len(self._pending), self.options.max_batch)
         return [self._pending.popleft() for _ in range(count)]
 
     async def _deliver(self, calls: list[Call]) -> None:
@@ -155,12 +145,12 @@ class Writer:
             self._at_once = max(1, sent // 2)
         elif fault is None:
             more = max(1, self._at_once // 8)
-            self._at_once = min(self._at_once + more, self._options.max_batch)
+            self._at_once = min(self._at_once + more, self.options.max_batch)
 
     async def _attempt(self, calls: list[Call]) -> tuple[list[Call], Exception | None]:
         """Send the calls; those still without a final answer, and why."""
         try:
-            replies = await self._servers.execute(calls)
+            replies = await self.servers.execute(calls)
         except Exception as error:
             if is_away(error) or login_refused(error) or isinstance(error, _ELSEWHERE):
                 return calls, error
@@ -194,7 +184,7 @@ class Writer:
         if pause > _FIRST_PAUSE_S or not elsewhere:
             await asyncio.sleep(pause)
         try:
-            await self._servers.recover(calls[0], fault)
+            await self.servers.recover(calls[0], fault)
         except Exception as error:
             log.debug("session store: %s after %s", type(error).__name__, type(fault).__name__)
         now = asyncio.get_running_loop().time()
