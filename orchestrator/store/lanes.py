@@ -26,11 +26,11 @@ class Lanes:
     def __init__(
         self,
         servers: ClusterServers,
-        options: WriterOptions | None = None,
+        options: WriterOptions,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self.servers = servers
-        self.options = options or WriterOptions()
+        self.options = options
         self.on_fenced, self.under_way = on_fenced, UnderWay()
         self._lanes: dict[str, Writer] = {}
         self._busy: dict[int, tuple[Writer, int]] = {}

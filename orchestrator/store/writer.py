@@ -60,12 +60,12 @@ class Writer:
     def __init__(
         self,
         servers: Servers,
-        options: WriterOptions | None = None,
+        options: WriterOptions,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_fenced` is for those who decode a refusal to call: another owner has the session."""
         self.servers = servers
-        self.options = options or WriterOptions()
+        self.options = options
         self.on_fenced, self.under_way = on_fenced, UnderWay()
         self.outage = Outage()
         self._pending: deque[Call] = deque()
