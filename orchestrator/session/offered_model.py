@@ -39,7 +39,7 @@ class OfferedModel:
         self._teams: frozenset[frozenset[str]] = frozenset()
         self._capabilities: frozenset[str] = frozenset()
         self._of_verifiers = frozenset(target.worker.capabilities)
-        self.defaults = parse_defaults(target.generation_config_json)
+        self.defaults = parse_defaults(target.tokenizer.bundle.generation_config_json)
 
     def served_model(self, tenant: Tenant = DEFAULT_TENANT) -> ServedModel:
         """What requests of a tenant are checked against."""

@@ -49,7 +49,6 @@ class Target:
 
     worker: WorkerDescription
     tokenizer: Tokenizer
-    generation_config_json: str
 
 
 class Sessions(Protocol):
@@ -400,12 +399,7 @@ class WorkerPool:
         # One at a time: of many that connect at once, the first tells what all the others know.
         async with self._learning:
             if self.target is None:
-                bundle = await link.fetch_tokenizer()
-                self.target = Target(
-                    worker,
-                    Tokenizer(bundle),
-                    bundle.generation_config_json,
-                )
+                self.target = Target(worker, Tokenizer(await link.fetch_tokenizer()))
                 self._target_known.set()
                 self._recheck_drafters()
         known = self.target.worker

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from orchestrator.session.offered_model import OfferedModel
 from orchestrator.session.options import Options
 from orchestrator.session.served_model import parse_defaults
+from orchestrator.text import Tokenizer
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
 from services.contract.states import NO_STATES, StateShape
@@ -46,9 +47,8 @@ class Pool:
 
 def offer(pool: Pool, method: str = "", pacing: str = "adaptive") -> OfferedModel:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
-    return OfferedModel(
-        cast("Any", pool), Target(worker, tokenizer(), CONFIG), options(method, pacing)
-    )
+    known = Tokenizer(replace(tokenizer().bundle, generation_config_json=CONFIG))
+    return OfferedModel(cast("Any", pool), Target(worker, known), options(method, pacing))
 
 
 def options(method: str = "", pacing: str = "adaptive") -> Options:
