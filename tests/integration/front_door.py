@@ -15,6 +15,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.session.ports import SessionKey
+from orchestrator.session.tenants import DEFAULT_TENANT
 from tests.integration.cluster import PROMPT, Cluster, cluster
 from tests.waiting import until
 
@@ -27,7 +28,8 @@ async def leave_in_the_store(
     asked = incoming(
         pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values))
     )
-    key, spec = SessionKey("default", name), await running.inference._resolve(asked)
+    key = SessionKey("default", name)
+    spec = await running.inference._resolve(asked, DEFAULT_TENANT)
     await running.store.create(key, running.inference._record(spec))
     await running.store.commit(key, 1, 1, 0, tokens)
     return key
