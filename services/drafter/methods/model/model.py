@@ -182,8 +182,8 @@ class ModelDrafter:
         waiting = [key for key in going if not self.prompts.ready(key, going)]
         answers |= {key: Proposed() for key in waiting}
         answers |= self._ready([ask for ask in asks if ask.key not in answers])
-        parts = self._plan([ask for ask in asks if ask.key not in answers])
-        answers |= {part.ask.key: answer for part, answer in self._draft(parts)}
+        if parts := self._plan([ask for ask in asks if ask.key not in answers]):
+            answers |= {part.ask.key: answer for part, answer in self._draft(parts)}
         # Whoever was fed nothing waits for a later step, or for a prompt that another one reads.
         return [answers.get(ask.key, Proposed()) for ask in asks]
 
