@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import torch
 
-from services.contract.frames import DraftName, DraftRow, draft_frame, grants, step_rows
+from services.contract.frames import NO_NAME, DraftName, DraftRow, draft_frame, grants, step_rows
 from services.contract.types import (
     EMPTY_HASH,
     DraftTree,
@@ -36,6 +36,7 @@ from services.contract.types import (
 )
 from services.contract.worker_messages import SetWindow, StartVerify
 from services.engine.noise import Stream
+from services.runtime.proposer import LocalDraft
 from services.verifier.options import VerifierOptions
 from services.verifier.running import core as running
 from services.verifier.running.mailbox import Mailbox
@@ -137,7 +138,9 @@ def put(mailbox: Mailbox, text: Text, message: Message) -> None:
 def restored(box: Box, text: Text) -> Mailbox:
     """A mailbox that holds this."""
     mailbox = Mailbox(box.first)
-    if box.tokens:
+    if box.tokens and box.name == NO_NAME:
+        mailbox.propose(LocalDraft(chain(text, box.tokens)), 0.0)
+    elif box.tokens:
         put(mailbox, text, Message(box.name, text, box.tokens))
         assert tuple(mailbox.tokens) == box.tokens
     mailbox.newest = box.newest
@@ -508,4 +511,47 @@ class OrchestratorDies(Loop):
     strikes = "orchestrator"
 
 
-ALLOWED = (Loop, Redrawn, WholeEachTime, SmallCredit, DrafterDies, VerifierDies, OrchestratorDies)
+class DraftsHereToo(Loop):
+    """The verifier drafts by itself where its mailbox is empty, beside a drafter."""
+
+    def _went_on(self, st: State, tick: int) -> Iterator[tuple[float, State]]:
+        for weight, own in self._proposed(st, tick):
+            for more, after in super()._went_on(own, tick):
+                yield weight * more, after
+
+    def _proposed(self, st: State, tick: int) -> Iterator[tuple[float, State]]:
+        room = self.length - len(st.text)
+        if st.step is not None or st.box.tokens or room <= 0 or self.plan("propose", tick, st):
+            yield 1.0, st
+            return
+        drafts: list[tuple[float, Text]] = [(1.0, ())]
+        for _ in range(min(room, 1 + self.plan("own", tick, st))):
+            drafts = [
+                (weight * mass, (*tokens, token))
+                for weight, tokens in drafts
+                for token, mass in enumerate(drawn_from(st.text + tokens))
+                if mass > 0
+            ]
+        for weight, tokens in drafts:
+            mailbox = restored(st.box, st.text)
+            mailbox.propose(LocalDraft(chain(st.text, tokens)), 0.0)
+            yield weight, st._replace(box=box_of(mailbox))
+
+    def end(self, st: State) -> Iterator[tuple[float, State]]:
+        """A step may judge own tokens, and hear a drafter's meanwhile."""
+        SEEN["own tokens judged"] += bool(st.step) and st.box.name == NO_NAME
+        SEEN["another draft beside own tokens"] += bool(st.came) and st.box.name == NO_NAME
+        yield from super().end(st)
+
+
+class DraftsHere(DraftsHereToo):
+    """Nobody else drafts."""
+
+    def _drawn(self, weight: float, st: State) -> Iterator[tuple[float, State]]:
+        yield weight, st
+
+
+ALLOWED = (
+    *(Loop, Redrawn, WholeEachTime, SmallCredit, DraftsHere, DraftsHereToo),
+    *(DrafterDies, VerifierDies, OrchestratorDies),
+)

@@ -10,7 +10,7 @@ import pytest
 from services.contract.types import VerifyMode
 from services.verifier.running import deciding
 from services.verifier.running.mailbox import NO_TREE
-from tests.proof.mailbox_loop import ALLOWED, SEEN, Loop
+from tests.proof.mailbox_loop import ALLOWED, SEEN, DraftsHere, DraftsHereToo, Loop
 
 MODES = pytest.mark.parametrize(
     "mode", [VerifyMode.STANDARD, VerifyMode.BLOCK], ids=lambda m: m.name
@@ -42,7 +42,9 @@ def test_the_law_is_exact_whatever_comes_when_and_whoever_dies(mode, case, seed)
 def test_the_adversaries_bring_about_what_they_are_for():
     for seed in range(3):
         Loop(VerifyMode.STANDARD, LENGTH, seed).error()
-    assert all(SEEN[what] for what in ("in the middle of a step", "late tokens judged", "doubled"))
+    DraftsHereToo(VerifyMode.STANDARD, LENGTH, 0).error()
+    wanted = ("in the middle of a step", "late tokens judged", "doubled", "own tokens judged")
+    assert all(SEEN[what] for what in (*wanted, "another draft beside own tokens"))
 
 
 # --- what breaks it -----------------------------------------------------------------------
@@ -76,7 +78,15 @@ class TailKept(Loop):
         return after._replace(tail=tail[len(new) :], number=st.number, sent=0)
 
 
-@pytest.mark.parametrize("case", [SentByItsToken, CutByItsToken, TailKept])
+class OwnDraftByItsToken(DraftsHere):
+    """A verifier that drafts anew where it does not like what it drafted."""
+
+    def _proposed(self, st, tick):
+        for weight, own in super()._proposed(st, tick):
+            yield weight, st if own.box.tokens[:1] == (0,) and tick % 3 else own
+
+
+@pytest.mark.parametrize("case", [SentByItsToken, CutByItsToken, TailKept, OwnDraftByItsToken])
 @MODES
 def test_a_process_that_breaks_the_law_is_seen(mode, case):
     assert worst(case, mode) > SEEN_FROM
