@@ -98,7 +98,8 @@ async def test_abort_leaves_a_tombstone_that_refuses_late_writes_of_any_term(sto
     taken = await store.acquire(KEY, "o2")
     assert (taken.status, taken.term) == (SessionStatus.ABORTED, 1)
     assert taken.finish_reason is FinishReason.ABORT
-    assert (await store.create(KEY, NEW)).status is SessionStatus.ABORTED
+    assert not (await store.create(KEY, NEW)).created
+    assert (await store.look(KEY)).status is SessionStatus.ABORTED
 
 
 async def test_abort_of_a_finished_session_says_so(store):
