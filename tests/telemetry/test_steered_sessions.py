@@ -135,9 +135,8 @@ def test_opening_a_worker_is_a_prefill_span_and_a_lost_one_a_migration(traced):
 
 
 def test_counters_agree_with_the_run(telemetry):
-    world = TracedWorld(
-        telemetry, 3, Faults(accuracy=0.8, lose_verifier=0.02), max_tokens=128
-    ).finish()
+    faults = Faults(accuracy=0.8, lose_verifier=0.02, verifier_speed=0.1)
+    world = TracedWorld(telemetry, 3, faults, max_tokens=128).finish()
     page = scrape(telemetry)
     done = world.records()
     drafts = [record for record in done if record.draft_tokens]
