@@ -25,7 +25,6 @@ class LocalAsk(NamedTuple):
 
     key: Hashable
     text: Sequence[int]
-    prompt_length: int
     room: int
     nodes: int
     top_rows: bytes = b""

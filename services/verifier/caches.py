@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from services.contract.errors import Overloaded
 from services.engine.lending import Lending
@@ -46,7 +46,7 @@ class Caches:
         self._prefixes = engine.prefix_cache(prefix_tokens)
         self._keeps = prefix_tokens > 0
         self._on_preempt = on_preempt
-        self._held: dict[tuple[int, Any], SharedText] = {}
+        self._held: dict[tuple[int, int], SharedText] = {}
         """Contexts of sessions that were scored, until these are closed."""
 
     def open(self, session: FedText) -> None:
@@ -95,7 +95,7 @@ class Caches:
         if (held := _end(shared, shared.hold)) is not None:
             self._held[session.key] = held
 
-    def release(self, key: tuple[int, Any]) -> None:
+    def release(self, key: tuple[int, int]) -> None:
         """What was held of a session need not be any more."""
         if (held := self._held.pop(key, None)) is not None:
             _end(held, held.end)

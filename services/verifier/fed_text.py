@@ -6,68 +6,16 @@ What reads prompts, shares K/V and follows response formats knows no more of a s
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
-from services.contract.types import ResolvedSampling, VerifyMode
+from services.contract.worker_messages import StartVerify
 from services.engine.lending import Offer
 from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
 from services.scheduling.turns import Claim, exchange
-
-
-class Opening(Protocol):
-    """What opened a session, as far as its text is concerned."""
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """At least one token."""
-
-    @property
-    def mode(self) -> VerifyMode:
-        """How drafts are verified."""
-
-    @property
-    def sampling(self) -> ResolvedSampling:
-        """How tokens are chosen."""
-
-    @property
-    def seed(self) -> int:
-        """Of its random numbers."""
-
-    @property
-    def window(self) -> int:
-        """Most draft tokens in one step."""
-
-    @property
-    def cache_scope(self) -> str:
-        """Who may share its K/V; empty = nobody."""
-
-    @property
-    def fork_scope(self) -> str:
-        """The same among completions of one prompt."""
-
-    @property
-    def state_layers(self) -> tuple[int, ...]:
-        """The layers whose states are told."""
-
-    @property
-    def top_rows(self) -> int:
-        """How many of the target's likeliest tokens are told for each row of a draft."""
-
-    @property
-    def score_from(self) -> int:
-        """Above 0: only tokens of the prompt from here on are told of."""
-
-    @property
-    def priority(self) -> int:
-        """The lower, the sooner."""
-
-    @property
-    def traceparent(self) -> str:
-        """Of the span that it belongs to."""
 
 
 @dataclass(slots=True)
@@ -78,31 +26,29 @@ class Telling:
 
 
 class FedText:
-    """A session of one link; the kinds of it say what becomes of the text.
+    """A session of one link; what verifies drafts behind its text is a kind of it.
 
-    `key`: the link, and the session's name there.
+    `key`: the link, and the session's handle there.
     """
 
     cache: KVCache
 
     def __init__(
         self,
-        key: tuple[int, Any],
-        opening: Opening,
-        given: Sequence[int],
+        key: tuple[int, int],
+        opening: StartVerify,
         now: float,
         form: Compiled | None = None,
         number: int = 0,
     ) -> None:
         """Without a cache: see `Caches.open`. `number` grows from session to session.
 
-        `given`: the output when it was opened. `form`: what its output is to be, where it has one.
+        `form`: what its output is to be, where it has one.
         """
         self.key = key
         self.opening, self.priority = opening, opening.priority
         self.number = number
         self.since = now
-        self.given = given
         self.opened = False
         """Whether the orchestrator was told that it is."""
         self.filled = False
@@ -111,7 +57,7 @@ class FedText:
         """When it was first; in seconds."""
         self.shared: SharedText | None = None
         """Its text in K/V, and what others may copy; None = it has no K/V."""
-        self.text = [*opening.prompt, *given]
+        self.text = [*opening.prompt, *opening.output]
         self.scored = self._first_scored()
         """Tokens of the prompt before it are told of, or were not asked for."""
         self.offer: Offer | None = None
@@ -120,7 +66,7 @@ class FedText:
         """What of its layers' states was told, where they are told."""
         self.most_tokens = _most_tokens(opening)
         """Tokens of K/V beyond which it cannot grow."""
-        self.history = _history(opening, given)
+        self.history = _history(opening)
         self.form = form
         """What it waits for before a draft can be verified; its text is fed meanwhile."""
         self.matcher: Matcher | None = None
@@ -161,10 +107,10 @@ class FedText:
         Raises StructureError for a text that is not of it, or takes too much.
         """
         assert self.matcher is not None
-        behind = self.given[self.matcher.length :]
+        behind = self.opening.output[self.matcher.length :]
         if not self.matcher.advance(behind, seconds):
             raise StructureError("what is committed is no beginning of what it allows")
-        return self.matcher.length == len(self.given)
+        return self.matcher.length == len(self.opening.output)
 
     # --- scores of the prompt -----------------------------------------------------
 
@@ -196,7 +142,7 @@ class FedText:
         What is committed came behind all that was asked for.
         """
         opening = self.opening
-        if opening.sampling.prompt_logprobs is None or self.given:
+        if opening.sampling.prompt_logprobs is None or opening.output:
             return len(opening.prompt)
         return max(1, opening.score_from)
 
@@ -254,16 +200,16 @@ def by_seniority(sessions: Iterable[Text]) -> list[Text]:
     return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
 
 
-def _most_tokens(opening: Opening) -> int:
+def _most_tokens(opening: StartVerify) -> int:
     if opening.score_from:
         return len(opening.prompt)
     return len(opening.prompt) + opening.sampling.max_tokens + opening.window
 
 
-def _history(opening: Opening, given: Sequence[int]) -> History | None:
+def _history(opening: StartVerify) -> History | None:
     """Token counts for the penalties, where there are any."""
     if not wants_history(opening.sampling):
         return None
     history = History(opening.prompt)
-    history.extend(given)
+    history.extend(opening.output)
     return history

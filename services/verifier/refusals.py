@@ -11,9 +11,9 @@ from services.contract.errors import BusyError, out_of_memory
 from services.contract.sampling_checks import complaint
 from services.contract.states import MOST_LAYERS, sound
 from services.contract.types import DraftTree, FailureReason
+from services.contract.worker_messages import StartVerify
 from services.engine.structure import Compiled, Matcher, StructureError, Structures, TooCostly
 from services.scheduling.turns import MOST
-from services.verifier.fed_text import Opening
 from services.verifier.judging import NothingAllowed
 
 _log = logging.getLogger(__name__)
@@ -38,16 +38,16 @@ class Limits:
     """Whether drafts may be trees."""
 
 
-def check_open(opening: Opening, output: Sequence[int], limits: Limits) -> None:
-    """Raise Refusal unless this model can serve the session, whose output so far is `output`."""
+def check_open(opening: StartVerify, limits: Limits) -> None:
+    """Raise Refusal unless this model can serve the session."""
     _check_sampling(opening, limits)
-    _check_text(opening, output, limits)
+    _check_text(opening, limits)
     few = f"state_layers: more than {MOST_LAYERS}, or not ascending"
     _require(sound(opening.state_layers), few)
     _require(-MOST <= opening.priority <= MOST, f"priority: {opening.priority}, beyond {MOST}")
 
 
-def ask_form(opening: Opening, structures: Structures | None, owner: str) -> Compiled | None:
+def ask_form(opening: StartVerify, structures: Structures | None, owner: str) -> Compiled | None:
     """The form that the session's output is to have, being compiled; None: any.
 
     Raises Refusal where this verifier keeps to none, Overloaded where too many are compiled.
@@ -62,7 +62,7 @@ def ask_form(opening: Opening, structures: Structures | None, owner: str) -> Com
     return structures.compiled(wanted, owner)
 
 
-def open_matcher(opening: Opening, compiled: Compiled, structures: Structures) -> Matcher:
+def open_matcher(opening: StartVerify, compiled: Compiled, structures: Structures) -> Matcher:
     """What keeps the session's output to a form that is done, in front of what is committed.
 
     Raises StructureError where the form cannot be kept to, Overloaded where that was not told.
@@ -71,10 +71,8 @@ def open_matcher(opening: Opening, compiled: Compiled, structures: Structures) -
     return structures.follow(compiled, wanted.start if wanted else None)
 
 
-def check_tree(tree: DraftTree, window: int, limits: Limits) -> None:
-    """Raise Refusal unless it is a well-formed tree of at most `window` tokens."""
-    size = len(tree)
-    _require(size <= window, f"tree: {size} tokens, more than the session's window of {window}")
+def check_tree(tree: DraftTree, limits: Limits) -> None:
+    """Raise Refusal unless it is a well-formed tree."""
     _require_vocabulary("tree.token_ids", tree.token_ids, limits)
     _require(limits.trees or tree.is_chain, "tree: this verifier's engine takes chains only")
     _check_parents(tree)
@@ -99,7 +97,7 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
     return FailureReason.INTERNAL, f"verification failed ({type(error).__name__})"
 
 
-def _check_sampling(opening: Opening, limits: Limits) -> None:
+def _check_sampling(opening: StartVerify, limits: Limits) -> None:
     sampling = opening.sampling
     problem = complaint(sampling, opening.mode)
     _require(not problem, problem)
@@ -113,13 +111,13 @@ def _check_sampling(opening: Opening, limits: Limits) -> None:
         _require_vocabulary(field, wanted.start.token_ids, limits)
 
 
-def _check_text(opening: Opening, output: Sequence[int], limits: Limits) -> None:
+def _check_text(opening: StartVerify, limits: Limits) -> None:
     _require(len(opening.prompt) > 0, "prompt: no tokens; at least one is needed")
     _require_vocabulary("prompt", opening.prompt, limits)
-    _require_vocabulary("committed", output, limits)
+    _require_vocabulary("committed", opening.output, limits)
     _require(opening.score_from <= len(opening.prompt), "score_from: beyond the prompt")
     most = 0 if opening.score_from else opening.sampling.max_tokens
-    given = len(output)
+    given = len(opening.output)
     _require(given <= most, f"committed: {given} tokens, more than max_tokens {most}")
     total = len(opening.prompt) + most
     context = limits.context

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from services.contract.top_rows import MOST_ROWS, WIDTH, pack
 from services.contract.types import DraftTree, LogprobRow
+from services.contract.worker_messages import StartVerify
 from services.engine.sampling import likeliest
-from services.verifier.fed_text import Opening
 
 
-def told_rows(opening: Opening, last: int, tree: DraftTree, logits: Tensor) -> bytes:
+def told_rows(opening: StartVerify, last: int, tree: DraftTree, logits: Tensor) -> bytes:
     """What the target says at each row [1 + draft tokens, V] of a draft, where that was asked for.
 
     Not of a plain block: of its one row the token is told, and more of it brings nothing. Of the

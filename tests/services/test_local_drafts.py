@@ -64,20 +64,19 @@ class Verifier:
     def __init__(self, *drafters, **options):
         names = ("a", "b", "c")
         self.proposer = LocalProposer(dict(zip(names, drafters, strict=False)), **options)
-        self.texts, self.prompts, self.steps = {}, {}, 0
+        self.texts, self.steps = {}, 0
 
     def open(self, key=KEY, **changes):
         opening = starting(handle=key[1], **changes)
         self.proposer.open(key, opening)
         self.texts[key] = [*opening.prompt, *opening.output]
-        self.prompts[key] = len(opening.prompt)
         return self
 
     def ask(self, key=KEY, room=4, nodes=64, top_rows=b""):
         self.steps += 1
         name = DraftName(0, self.steps)
         text = self.texts[key]
-        return LocalAsk(key, text, self.prompts[key], room, nodes, top_rows, draft_key(1, name))
+        return LocalAsk(key, text, room, nodes, top_rows, draft_key(1, name))
 
     def draft(self, **asked):
         (draft,) = self.proposer.propose([self.ask(**asked)])

@@ -852,7 +852,7 @@ class Knows:
         return [self._draft(own) for own in asks]
 
     def _draft(self, ask):
-        at = len(ask.text) - ask.prompt_length
+        at = len(ask.text) - len(PROMPT)
         return LocalDraft(t.DraftTree(TEXT[at : at + min(3, ask.room)]), sources=b"")
 
     def anchor(self, key, position, states):

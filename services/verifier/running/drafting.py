@@ -36,7 +36,7 @@ class Drafting:
                 return False
         else:
             try:
-                check_tree(tree, len(tree), self._limits)
+                check_tree(tree, self._limits)
             except Refusal:
                 return False
         if tree.proposal is not Proposal.SAMPLED:

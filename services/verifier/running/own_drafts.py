@@ -102,7 +102,6 @@ def _ask(session: RunningSession) -> LocalAsk:
     return LocalAsk(
         session.key,
         session.text,
-        len(opening.prompt),
         min(session.room, session.depth),
         session.window,
         session.told_rows,

@@ -22,9 +22,6 @@ Key = tuple[int, int]
 class RunningSession(FedText):
     """One session of one link. `opening` is the command that opened it."""
 
-    key: Key
-    opening: StartVerify
-
     def __init__(
         self,
         link: int,
@@ -34,7 +31,7 @@ class RunningSession(FedText):
         number: int = 0,
     ) -> None:
         """Without a cache: see `Caches.open`. `number` grows from session to session."""
-        super().__init__((link, opening.handle), opening, opening.output, now, form, number)
+        super().__init__((link, opening.handle), opening, now, form, number)
         sampling = opening.sampling
         self.output = Output(self.text, len(opening.prompt))
         self.mailbox = Mailbox(opening.first_drafts)

@@ -83,7 +83,7 @@ class Sessions:
             return None
 
     def _open(self, key: Key, opening: StartVerify, arrived: float) -> RunningSession:
-        check_open(opening, opening.output, self._limits)
+        check_open(opening, self._limits)
         if max(opening.opening, opening.term) > MOST_OPENINGS:
             raise Refusal(FailureReason.INVALID, "opening, term: too many")
         form = ask_form(opening, self._options.structures, str(key[0]))
