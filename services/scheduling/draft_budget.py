@@ -17,7 +17,8 @@ drafter's own chances are used, corrected by what came of them.
 A session waits for drafts that come late where that brings more by time; see `patience`. One whose
 drafts do not pay rests: its drafter is told to be 0 tokens ahead. After a while it
 tries again, and rests twice as long if they still do not. So does one whose drafts come too late to
-bring anything, and whoever comes new to its tenant and source begins with that rest.
+bring anything, and whoever comes new to its tenant and source begins with that rest. A crowd rests
+where all of it gains more by time without drafts; see `crowd_trial`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from services.contract.types import StepTime
+from services.scheduling.crowd_trial import CrowdTrial
 from services.scheduling.offers import Allotment, Judged, Offer
 from services.scheduling.patience import Patience
 from services.scheduling.step_costs import StepCosts
@@ -134,6 +136,8 @@ class _Session:
     patience: Patience = field(default_factory=Patience)
     late: _Look = field(default_factory=_Look)
     baseline: bool = False
+    counted: bool = False
+    """Whether it is one of the crowd that is drafted for."""
     drafted: bool = False
     """Whether its last step judged a draft."""
     steps: int = 0
@@ -150,11 +154,16 @@ class DraftBudget:
         self._sessions: dict[Hashable, _Session] = {}
         self._known: OrderedDict[tuple[Hashable, str], _Acceptance] = OrderedDict()
         self._of_all: dict[str, _Acceptance] = {}
+        self._crowd = CrowdTrial()
+        self._drafted_for = 0
+        """Sessions of the crowd."""
 
     # --- before a step ------------------------------------------------------------
 
     def allot(self, offers: Sequence[Offer]) -> list[Allotment]:
         """How much of each offer a step verifies; of every session in it, also without a draft."""
+        for own in offers:
+            self._count(own)
         allotted = [self._baseline(own) if own.pacing else None for own in offers]
         forced = sum(own.tokens for own in allotted if own is not None and not own.hold_s)
         counts = self._share_out(offers, forced)
@@ -164,10 +173,17 @@ class DraftBudget:
             for own, offer, count in zip(allotted, offers, counts, strict=True)
         ]
 
+    def _count(self, offer: Offer) -> None:
+        """A session that somebody drafts for is one of the crowd, unless it is a baseline's."""
+        session, counts = self._session(offer), offer.drafted_for and not offer.pacing
+        if session.counted != counts:
+            session.counted = counts
+            self._drafted_for += 1 if counts else -1
+
     def _hold_s(self, offer: Offer, step_ms: float) -> float:
         """For how long the session waits for more of its draft."""
         session = self._session(offer)
-        if not session.patience.holds or session.rest:
+        if not session.patience.holds or session.rest or not self._crowd.drafts:
             return 0.0
         chances = self.chances(offer._replace(tokens=offer.window, reach=(), tree=False))
         return session.patience.hold_s(offer.tokens, offer.final, chances, step_ms)
@@ -301,6 +317,11 @@ class DraftBudget:
         if session is None:
             return
         drafted, session.drafted = session.drafted, False
+        if session.counted:
+            self._crowd.advanced(self._drafted_for, tokens, seconds)
+        if not (self._crowd.drafts or session.baseline):
+            session.late = _Look()
+            return
         if session.rest:
             session.rest -= 1
             session.trials = TRIALS if not session.rest else 0
@@ -331,7 +352,7 @@ class DraftBudget:
         session = self._sessions.get(key)
         if session is None or session.baseline:
             return most
-        if session.rest:
+        if session.rest or not self._crowd.drafts:
             return 0
         first, later = self._rates(session)
         ahead, chance = 1, first
@@ -344,6 +365,7 @@ class DraftBudget:
         if (session := self._sessions.pop(key, None)) is not None:
             of_tenant, _ = self._known_of(session.tenant, session.source)
             of_tenant.holds = session.patience.holds
+            self._drafted_for -= session.counted
 
     # --- what is known ------------------------------------------------------------
 

@@ -18,7 +18,8 @@ class Offer(NamedTuple):
     that the target reaches each, falling, as its drafter says; none = not known. `depth`: of a
     tree, its levels. `exact`: drafts are matched exactly. `source`: who drafts. `window`: the most
     that may be verified. `final`: nothing more comes before the text grows. `pacing`: the policy
-    that was asked for; empty = none. `draft_ms`: what drafting a token took.
+    that was asked for; empty = none. `draft_ms`: what drafting a token took. `drafted_for`: somebody
+    drafts for the session.
     """
 
     key: Hashable
@@ -33,6 +34,7 @@ class Offer(NamedTuple):
     pacing: str = ""
     draft_ms: float = 0.0
     depth: int = 0
+    drafted_for: bool = False
 
 
 class Allotment(NamedTuple):

@@ -100,8 +100,7 @@ class Drafting:
 
 def _offer(session: RunningSession) -> Offer:
     box, opening = session.mailbox, session.opening
-    # Where nobody drafts there is nothing to pace, and to wait for.
-    pacing = opening.pacing if session.drafted_for or session.drafts_here else ""
+    drafted_for = session.drafted_for or session.drafts_here
     exact, tree = opening.mode.exact_match, box.parents is not None
     return Offer(
         session.key,
@@ -113,9 +112,11 @@ def _offer(session: RunningSession) -> Offer:
         reach=tuple(box.reach) if exact else (),
         window=session.window,
         final=_final(session),
-        pacing=pacing,
+        # Where nobody drafts there is nothing to pace, and to wait for.
+        pacing=opening.pacing if drafted_for else "",
         draft_ms=box.draft_ms / max(1, len(box)),
         depth=box.levels if tree else 0,
+        drafted_for=drafted_for,
     )
 
 
