@@ -219,7 +219,8 @@ def block_efficiency(trials: Sequence[Trial]) -> float:
 
 def acceptance(trials: Sequence[Trial]) -> float:
     """Share of the draft tokens that was accepted."""
-    return ratio(sum(stats.accepted_tokens for stats in rounds_of(trials)), drafted_tokens(trials))
+    told = [result.complete.speculation for result in results_of(trials)]
+    return ratio(sum(one.num_accepted_draft_tokens for one in told), drafted_tokens(trials))
 
 
 def accepted_per_round(trials: Sequence[Trial]) -> float:
@@ -235,7 +236,7 @@ def target_steps(trials: Sequence[Trial]) -> int:
 
 def drafted_tokens(trials: Sequence[Trial]) -> int:
     """Draft tokens that were verified."""
-    return sum(stats.draft_tokens for stats in rounds_of(trials))
+    return sum(one.complete.speculation.num_draft_tokens for one in results_of(trials))
 
 
 def results_of(trials: Sequence[Trial]) -> list[Measured]:
@@ -244,7 +245,7 @@ def results_of(trials: Sequence[Trial]) -> list[Measured]:
 
 
 def rounds_of(trials: Sequence[Trial]) -> list[RoundStats]:
-    """Every round of every answer."""
+    """The rounds of the answers that were asked for theirs."""
     return [stats for result in results_of(trials) for stats in result.rounds]
 
 
@@ -278,7 +279,7 @@ def by_task(
 
 def cpu_per_round(trials: Sequence[Trial]) -> list[float]:
     """Milliseconds of the orchestrator's CPU time per round, of every repeat."""
-    return _cpu_ms(trials, ORCHESTRATOR, lambda own: len(rounds_of(own)))
+    return _cpu_ms(trials, ORCHESTRATOR, target_steps)
 
 
 def cpu_per_token(trials: Sequence[Trial]) -> dict[str, Spread]:

@@ -26,6 +26,8 @@ WARM_UP_TOKENS = 8
 WARM_UP = BenchPrompt(0, "warm-up", "Hello")
 WAVES = 4
 """Prompts of a group for each concurrent session."""
+WATCHED = 16
+"""Of so many prompts of a group one is asked for its rounds: telling them costs everybody CPU."""
 ORCHESTRATOR, CLIENT = "orchestrator", "client"
 """Roles of processes whose CPU time is told; the client is the bench itself."""
 
@@ -240,13 +242,14 @@ async def answers_of(
     """Answer prompts in a closed loop: `level` at a time, the next as soon as one ends."""
     if configuration.answer is not None:
         return await closed_loop(prompts, level, options, configuration.answer)
+    watched = frozenset(prompts[::WATCHED])
     async with Client(configuration.address) as client:
 
         async def answer(prompt: BenchPrompt, options: Mapping[str, Any]) -> Measured:
-            asked = await _asked(client, prompt)
+            asked = {**await _asked(client, prompt), "include_rounds": prompt in watched}
             return await follow(client, {**asked, **options}, lambda _: None)
 
-        return await closed_loop(prompts, level, {"include_rounds": True, **options}, answer)
+        return await closed_loop(prompts, level, options, answer)
 
 
 async def closed_loop(

@@ -24,9 +24,10 @@ PROMPT = BenchPrompt(1, "qa", "?")
 
 
 def trial(name, repeat, wall, tokens=4, rounds=(), steps=4, ids=None) -> Trial:
+    drafted = sum(own.draft_tokens for own in rounds), sum(own.accepted_tokens for own in rounds)
     measured = Measured(
         started=STARTED,
-        complete=complete(tokens, steps),
+        complete=complete(tokens, steps, *drafted),
         token_ids=tuple(ids or range(tokens)),
         arrivals=((wall / 2, 1), (wall, tokens - 1)),
         rounds=tuple(rounds),
@@ -177,12 +178,11 @@ def test_a_round_splits_into_its_parts_and_peers_without_times_have_none():
 
 
 def test_the_orchestrator_s_time_is_shared_by_the_rounds_of_each_repeat():
-    rounds = [stats(1, 1)] * 5
     trials = [
-        replace(trial("eager", 0, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.002}),
-        replace(trial("eager", 0, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.004}),
-        replace(trial("eager", 1, 1.0, rounds=rounds), cpu_s={"orchestrator": 0.005}),
-        trial("eager", 2, 1.0, rounds=rounds),
+        replace(trial("eager", 0, 1.0, steps=5), cpu_s={"orchestrator": 0.002}),
+        replace(trial("eager", 0, 1.0, steps=5), cpu_s={"orchestrator": 0.004}),
+        replace(trial("eager", 1, 1.0, steps=5), cpu_s={"orchestrator": 0.005}),
+        trial("eager", 2, 1.0, steps=5),
     ]
     assert cpu_per_round(trials) == pytest.approx([0.6, 1.0])
 
