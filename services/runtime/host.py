@@ -32,6 +32,8 @@ from services.runtime.state_room import StateRoom
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
+SNAPSHOT_SECONDS = 0.005
+"""Between two snapshots of a core's progress while it works."""
 MOST_STATE_BYTES = 64 << 20
 """States of the target in commands that wait; beyond them commands go without."""
 
@@ -124,6 +126,7 @@ class _Inbox(Generic[C]):
         self._limit = limit
         self._states = states
         self._items: deque[_Item[C]] = deque()
+        self._refused = False
         self._changed = changed
         self._awake = awake
 
@@ -147,6 +150,7 @@ class _Inbox(Generic[C]):
             room = max(0, self._limit - len(self._items))
             admitted = map(self._states.admit, commands[:room])
             self._items.extend(_Item(link, own, now, awake) for own in admitted if own is not None)
+            self._refused = self._refused or room < len(commands)
             self._changed.notify_all()
             return min(room, len(commands))
 
@@ -157,13 +161,13 @@ class _Inbox(Generic[C]):
             self._items.append(_Item(link, _DROP, now, self._awake.at(now)))
             self._changed.notify_all()
 
-    def take(self) -> list[_Item[C]]:
-        """Everything there is."""
+    def take(self) -> tuple[list[_Item[C]], bool]:
+        """Everything there is, and whether somebody waits for the room."""
         with self._changed:
-            taken = list(self._items)
+            taken, refused = list(self._items), self._refused
             self._items.clear()
-            self._states.held = 0
-            return taken
+            self._refused, self._states.held = False, 0
+            return taken, refused
 
 
 class WorkerHost(Generic[C, E]):
@@ -192,13 +196,14 @@ class WorkerHost(Generic[C, E]):
         )
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
-        self._busy = self._woken = self._heard = False
+        self._busy = self._woken = self._made_room = False
         self._patience = 0.0
         self._steps = 0
         # When the turn that runs began, and when the command in hand arrived, awake.
         self._turn_began: float | None = None
         self._in_hand: float | None = None
         self._progress = self._core.progress()
+        self._snapshot_due = 0.0
 
     def start(self) -> None:
         """Take turns in the thread; needs the running event loop."""
@@ -287,7 +292,8 @@ class WorkerHost(Generic[C, E]):
         """Absorb commands; then take one step, unless the core wants to wait for more."""
         self._woken = False  # Before the core looks: what comes later wakes it again.
         self._turn_began = self._awake.at(time.perf_counter())
-        self._absorb(self._inbox.take())
+        self._hear()
+        self._report()
         self._patience = self._core.patience()
         self._busy = False
         if self._patience <= 0:
@@ -295,24 +301,17 @@ class WorkerHost(Generic[C, E]):
             self._steps += self._busy
             if not self._busy:
                 self._patience = self._core.patience()
-            self._report(made_room=self._heard)
+            self._report()
         self._turn_began = None
 
     def fail(self, error: Exception) -> None:
         """End the host with the error of its core."""
         self._post(self._fail, error)
 
-    def _absorb(self, items: list[_Item[C]]) -> None:
-        self._hand_in(items)
-        self._report(made_room=bool(items))
-
     def _hear(self) -> None:
-        """The core asks, in the middle of a step, for what came since that began."""
-        items = self._inbox.take()
-        self._heard = self._heard or bool(items)
-        self._hand_in(items)
-
-    def _hand_in(self, items: list[_Item[C]]) -> None:
+        """Hand in what has come; the core asks for it in the middle of a step, too."""
+        items, refused = self._inbox.take()
+        self._made_room = self._made_room or refused
         for item in items:
             self._in_hand = item.awake
             if isinstance(item.command, _Drop):
@@ -321,13 +320,16 @@ class WorkerHost(Generic[C, E]):
                 self._core.handle(item.link, item.command, item.arrived)
         self._in_hand = None
 
-    def _report(self, *, made_room: bool) -> None:
+    def _report(self) -> None:
         """Publish the progress and post the events, in one call to the loop."""
-        self._heard = False
-        self._progress = replace(self._core.progress(), steps=self._steps)
-        if self._events or made_room:
+        now = time.perf_counter()
+        if not self._busy or now >= self._snapshot_due:
+            self._snapshot_due = now + SNAPSHOT_SECONDS
+            self._progress = replace(self._core.progress(), steps=self._steps)
+        if self._events or self._made_room:
             batch = self._events.copy()
             self._events.clear()
+            self._made_room = False
             self._post(self._deliver, batch)
 
     def _post(self, callback: Callable[[Any], None], argument: object) -> None:

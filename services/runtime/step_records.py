@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Dropped(StrEnum):
@@ -17,8 +18,7 @@ class Dropped(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class StepEntry:
+class StepEntry(NamedTuple):
     """One session's part of a step.
 
     `kind` is "verify", "prefill" or "draft"; `queue_ms` is the wait before the step; `tokens`

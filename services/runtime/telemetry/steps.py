@@ -30,6 +30,8 @@ from services.runtime.telemetry.setup import Telemetry
 Worker = Literal["verifier", "drafter"]
 
 _MOST_WAITING = 4096
+_TOGETHER_SECONDS = 0.05
+"""For which steps are collected: a thread that wakes behind each holds the engine's up."""
 _BATCH_SPANS: dict[Worker, names.SpanName] = {
     "verifier": names.VERIFY_BATCH,
     "drafter": names.DRAFT_BATCH,
@@ -60,8 +62,7 @@ class StepTracer:
         self._dropped = telemetry.counter(names.DROPPED_DRAFTS)
         self._untraced = telemetry.counter(names.STEPS_UNTRACED)
         self._waiting: deque[tuple[Worker, StepRecord]] = deque()
-        self._wake = threading.Event()
-        self._closed = False
+        self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="step-tracer", daemon=True)
         self._thread.start()
 
@@ -113,7 +114,7 @@ class StepTracer:
 
     def close(self, timeout: float = 1.0) -> None:
         """Record what waits, then stop; call it before the telemetry's shutdown."""
-        self._closed = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(timeout)
 
@@ -140,8 +141,9 @@ class StepTracer:
     # --- in the telemetry thread -------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closing.is_set():
             self._wake.wait()
+            self._closing.wait(_TOGETHER_SECONDS)
             self._wake.clear()
             while self._waiting:
                 self._record(*self._waiting.popleft())
