@@ -4,8 +4,9 @@ The workers compute nothing (or sleep as long as told), everything else is real:
 Redis, spans to a collector, /metrics. CPU time is that of the orchestrator's process
 alone, all its threads; "quiet" is the same at the fastest that a core ran (5th percentile) in
 between, by a fixed piece of Python. A round is one session's part in a step. Frames: from one
-in hand to its message to the drafter (steps) or to the verifier (drafts). Compare ratios: a busy
-machine slows both sides.
+in hand to its message to the drafter (steps) or to the verifier (drafts); before that, from the
+end of a verifier's step until its frame is in hand (came). Compare ratios: a busy machine slows
+both sides.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from typing import Any
 from bench.command import listed, measuring_parser, run
 from bench.orchestrator_cost.measure import HERE, Case, Surroundings, measure
 from services.runtime.polling import poll_in_one_thread
+
+STAYS = ("came_us", "steps_us", "drafts_us")
 
 
 def main() -> None:
@@ -89,7 +92,7 @@ def measured(asked: argparse.Namespace) -> dict[str, Any]:
 def _summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
     names = [name for name, value in runs[0].items() if isinstance(value, float | int)]
     row: dict[str, Any] = {name: median(run[name] for run in runs) for name in names}
-    for kind in ("steps_us", "drafts_us"):
+    for kind in STAYS:
         known = [run[kind] for run in runs if run[kind]]
         row[kind] = (
             {part: median(each[part] for each in known) for part in known[0]} if known else None
@@ -100,7 +103,7 @@ def _summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
     head = "checkout  states  MB/round  sessions  traced  CPU ms/round  quiet  a token  rounds/s  "
-    lines = [head + "per CPU s  µs in it, p50 / p99: steps, drafts"]
+    lines = [head + "per CPU s  µs, p50 / p99: came, in it: steps, drafts"]
     return "\n".join(lines + list(map(_line, report["cases"])))
 
 
@@ -110,7 +113,8 @@ def _line(row: dict[str, Any]) -> str:
         f"{row['sessions']:>8} {_share(row['sampling']):>7} "
         f"{row['cpu_ms_per_round']:>13.3f} {row['quiet_cpu_ms_per_round']:>6.3f} "
         f"{row['cpu_ms_per_token']:>8.3f} {row['rounds_per_s']:>9.0f} "
-        f"{row['rounds_per_cpu_s']:>10.0f}  {_stayed(row['steps_us'])}, {_stayed(row['drafts_us'])}"
+        f"{row['rounds_per_cpu_s']:>10.0f}  "
+        f"{', '.join(_stayed(row[kind]) for kind in STAYS)}"
     )
 
 

@@ -4,9 +4,9 @@
 
 Settings come from `PACELINE_*`. REPORT gets, at the end, the microseconds from a worker's message
 (in hand, not yet decoded) to the one that takes its frame on (encoded, about to be written):
-`steps` of the verifier to the drafter, `drafts` of the drafter to the verifier. Frames that go on
-without one of their sessions are not counted as drafts. Run by its path, it measures whatever
-checkout PYTHONPATH names.
+`steps` of the verifier to the drafter, `drafts` of the drafter to the verifier, and, from the end
+of a verifier's step until its frame is in hand, `came`. Frames that go on without one of their
+sessions are not counted as drafts. Run by its path, it measures whatever checkout PYTHONPATH names.
 """
 
 import json
@@ -32,12 +32,15 @@ class Stays:
     came: dict[Hashable, float] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
     drafts: list[float] = field(default_factory=list)
+    way: list[float] = field(default_factory=list)
 
     def note(self, events: Sequence[Any], at: float) -> None:
         """Frames that came."""
         for event in events:
             if isinstance(event, StepFrame | DraftFrame):
                 self.came[_name(event)] = at
+            if isinstance(event, StepFrame):
+                self.way.append(1e-9 * (time.time_ns() - event.started_ns) - 1e-3 * event.step_ms)
 
     def conclude(self, commands: Sequence[Any], at: float) -> None:
         """Frames that are about to leave."""
@@ -88,7 +91,7 @@ def main() -> int:
         spoken: Any = RPCS[role]
         RPCS[role] = spoken._replace(codec=Watch(spoken.codec, stays))
     status = process.run(Flags("watched", "", OrchestratorSettings).read(OrchestratorSettings))
-    stayed = {"steps": stays.steps, "drafts": stays.drafts}
+    stayed = {"came": stays.way, "steps": stays.steps, "drafts": stays.drafts}
     taken = {kind: [round(1e6 * each) for each in every] for kind, every in stayed.items()}
     Path(sys.argv[1]).write_text(json.dumps(taken))
     return status

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, assert_never
 
 from orchestrator.session.logprobs import pack_row
@@ -150,7 +151,7 @@ class Driver:
             stored,
             state.committed,
             store,
-            on_persisted=lambda index: self.feed(Persisted(self.now(), index)),
+            on_persisted=lambda index: hub.soon(partial(self._stored, index)),
             on_refused=self._on_refused,
         )
         self.output.put_all(state.committed, text.pieces())
@@ -166,6 +167,9 @@ class Driver:
     def begin(self) -> None:
         """The session exists in the store under this owner; work may start."""
         self.feed(Begin(self.now()))
+
+    def _stored(self, index: int) -> None:
+        self.feed(Persisted(self.now(), index))
 
     def abort(self) -> None:
         """End the session at once."""

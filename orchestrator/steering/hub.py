@@ -16,12 +16,14 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, chain, count
 from typing import Protocol
 
 from orchestrator.steering.ports import Steered, StepFacts, Taken, Told
 from orchestrator.steering.rhythm import Rhythm
 from orchestrator.steering.routes import Route
+from orchestrator.steering.slices import Slices
 from services.contract.frames import (
     DraftFrame,
     StepFrame,
@@ -100,6 +102,7 @@ class Hub:
     ) -> None:
         """`clock` is the sessions'; `cpu`: seconds that this thread has computed."""
         self._links, self._timers = links, timers or asyncio.get_running_loop()
+        self._slices = Slices(self._timers, clock)
         self._clock, self._cpu, self._wall_ns = clock, cpu, wall_ns
         self._routes: dict[int, Route] = {}
         self._handles = count(1)
@@ -183,7 +186,11 @@ class Hub:
     def flush(self, handle: int) -> None:
         """Let the session take at once what is held back for it."""
         if (route := self._routes.get(handle)) is not None:
-            self._flush(route, self._clock())
+            self._flush(route)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Do this for a session, behind what others have to do, in slices; see `slices`."""
+        self._slices.add(act)
 
     # --- what workers say -------------------------------------------------------------
 
@@ -220,7 +227,7 @@ class Hub:
             if faulty:
                 self._fail(route, role, worker, reason)
             else:
-                self._flush(route, self._clock())
+                self._flush(route)
                 route.session.lost(worker, role, reason)
 
     def _said(
@@ -231,7 +238,7 @@ class Hub:
     ) -> None:
         if (route := self._at(worker, role, event.handle)) is None:
             return
-        self._flush(route, self._clock())
+        self._flush(route)
         last = route.opening if role is Role.VERIFIER else route.draft_opening
         if isinstance(event, SessionGone) and event.opening == last:
             self._links.release(worker, event.handle)
@@ -336,7 +343,7 @@ class Hub:
         routes, self._collected, now = self._collected, [], self._clock()
         for route in routes:
             if route.due <= now:
-                self._flush(route, now)
+                self.soon(partial(self._flush, route))
             elif not route.waits:
                 route.waits = True
                 heapq.heappush(self._due, (route.due, route.handle))
@@ -354,13 +361,13 @@ class Hub:
             _, handle = heapq.heappop(self._due)
             if (route := self._routes.get(handle)) is not None:
                 route.waits = False
-                self._flush(route, now)
+                self.soon(partial(self._flush, route))
         self._rhythm.tell(now, self._cpu())
         self._wake_later(now)
 
-    def _flush(self, route: Route, now: float) -> None:
+    def _flush(self, route: Route) -> None:
         """The session takes what was received."""
         if taken := route.pending:
-            route.pending, route.due = [], now + self._rhythm.interval
+            route.pending, route.due = [], self._clock() + self._rhythm.interval
             self._rhythm.took(route.handle)
             route.session.took(route.verifier, taken)

@@ -7,7 +7,7 @@ says which workers it has, and how far they may go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from services.contract.frames import StepRow, WaitReason
@@ -129,6 +129,10 @@ class Hub(Protocol):
         It calls this before it opens itself anywhere, so that no step is between its text and
         what a worker is told of it. The hub does so itself before it tells it that one is lost.
         """
+        ...
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Do this for a session, behind what others have to do."""
         ...
 
     def grant(self, handle: int, limit: int) -> None:

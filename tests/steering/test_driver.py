@@ -84,6 +84,9 @@ class FakeHub:
         if held:
             self.session.took("v", held)
 
+    def soon(self, act: Callable[[], object]) -> None:
+        act()
+
     def grant(self, handle: int, limit: int) -> None:
         self.said.append(("grant", limit))
 

@@ -12,6 +12,8 @@ from services.contract.errors import StartError
 from services.runtime.serving.tls import TlsFiles, channel_credentials, tls_server_credentials
 
 MAX_MESSAGE_BYTES = 32 << 20
+UNREAD_BYTES = 4096
+"""Buffered of what a worker says before it is read: a few frames, or one that is larger."""
 MAX_PENDING_CALLS = 20_000
 PENDING_SECONDS = 300
 
@@ -66,6 +68,9 @@ def channel_options() -> Options:
         *_BOTH_SIDES,
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.use_local_subchannel_pool", 1),
+        # What a worker says waits there, and its frames are joined, where it is not read at once.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
     ]
 
 
