@@ -1,8 +1,9 @@
 """How far a verifier may run ahead of what the store has acknowledged.
 
-Enough that it never waits while all goes well: all that it can decide in the steps that pass until
-its steps are stored and it hears of that, and two steps more. A store that is slow, or gone, stops
-the session there.
+Enough that it never waits while all goes well: what it decides in the steps that pass until its
+steps are stored and it hears of that, and in two steps more, at a token a step more than it has
+decided lately. A store that is slow, or gone, stops the session there. So does an orchestrator
+that falls behind: what waits for it is late for everybody.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _MEMORY = 0.8
 
 def limit_of(turn: Turn) -> int:
     """How long the output may get now. A limit never falls, and none is above the length limit."""
-    steps = 2 + ceil(turn.pace.steps_behind)
-    ahead = max(LEAST, min((turn.config.window + 1) * steps, MOST))
+    pace, most = turn.pace, turn.config.window + 1
+    a_step = min(pace.tokens + 1, most) if pace.tokens else most
+    ahead = max(LEAST, min(ceil(a_step * (2 + ceil(pace.steps_behind))), MOST))
     return max(turn.limit, min(turn.stored + ahead, turn.config.sampling.max_tokens))
 
 

@@ -61,11 +61,16 @@ class Drafters(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Moving averages in seconds; 0 = not measured. `lag`: joining steps, and two messages."""
+    """Moving averages; 0 = not measured.
+
+    In seconds, of a `step`, of what the `store` takes, and of the `lag`: joining steps, and two
+    messages. `tokens` of a step.
+    """
 
     step: float = 0.0
     store: float = 0.0
     lag: float = 0.0
+    tokens: float = 0.0
 
     @property
     def steps_behind(self) -> float:

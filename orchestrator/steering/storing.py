@@ -12,7 +12,7 @@ from orchestrator.steering.config import Phase
 from orchestrator.steering.credit import averaged, grant
 from orchestrator.steering.events import Emit, Finish, Persist, Persisted, Suspend
 from orchestrator.steering.rounds import Commit
-from orchestrator.steering.state import Pace, Turn
+from orchestrator.steering.state import Turn
 
 
 def add(turn: Turn, commit: Commit) -> None:
@@ -49,8 +49,8 @@ def on_persisted(turn: Turn, event: Persisted) -> None:
         return
     turn.storing = None
     turn.stored = commit.base_len + len(commit.token_ids)
-    pace = turn.pace
-    turn.pace = Pace(pace.step, averaged(pace.store, turn.now - turn.storing_since), pace.lag)
+    took = turn.now - turn.storing_since
+    turn.pace = turn.pace._replace(store=averaged(turn.pace.store, took))
     turn.actions.append(Emit(commit))
     if commit.ending is not None:
         turn.phase = Phase.DONE

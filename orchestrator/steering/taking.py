@@ -42,7 +42,7 @@ def on_steps(turn: Turn, event: StepsTaken) -> None:
             has_started(turn, verifier)
         if turn.verifiers.failures:
             turn.verifiers = turn.verifiers._replace(failures=0)
-        _measure(turn, event.lag_s, rows[-1].facts.step_ms)
+        _measure(turn, event.lag_s, rows)
         _absorb(turn, verifier, rows)
     if wrong and turn.phase is Phase.RUNNING:
         refuse_verifier(turn, wrong)
@@ -74,10 +74,12 @@ def _logprobs_fit(config: SessionConfig, row: StepRow) -> bool:
     return whole and rows_fit(row.logprobs, asked, config.vocab_size)
 
 
-def _measure(turn: Turn, lag_s: float, step_ms: float) -> None:
-    pace = turn.pace
+def _measure(turn: Turn, lag_s: float, rows: list[Taken]) -> None:
+    pace, step_ms = turn.pace, rows[-1].facts.step_ms
     step = averaged(pace.step, 1e-3 * step_ms) if step_ms > 0 else pace.step
-    turn.pace = Pace(step, pace.store, averaged(pace.lag, lag_s))
+    tokens = sum([len(one.row.tokens) for one in rows]) / len(rows)
+    lag, tokens = averaged(pace.lag, lag_s), averaged(pace.tokens, tokens)
+    turn.pace = Pace(step, pace.store, lag, tokens)
 
 
 def _absorb(turn: Turn, verifier: Attached, rows: list[Taken]) -> None:

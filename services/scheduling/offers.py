@@ -18,8 +18,8 @@ class Offer(NamedTuple):
     that the target reaches each, falling, as its drafter says; none = not known. `depth`: of a
     tree, its levels. `exact`: drafts are matched exactly. `source`: who drafts. `window`: the most
     that may be verified. `final`: nothing more comes before the text grows. `pacing`: the policy
-    that was asked for; empty = none. `draft_ms`: what drafting a token took. `drafted_for`: somebody
-    drafts for the session.
+    that was asked for; empty = none. `draft_ms`: what drafting a token took. `drafted_for`: there
+    is somebody who drafts for the session.
     """
 
     key: Hashable

@@ -111,4 +111,4 @@ def _slow_down(seconds: float) -> None:
             time.sleep(seconds)
         return forward(self, segments, skip)
 
-    NativeEngine.forward = slowed  # type: ignore[assignment, method-assign]
+    NativeEngine.forward = slowed  # type: ignore[method-assign]

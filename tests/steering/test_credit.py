@@ -26,9 +26,10 @@ def test_a_verifier_has_credit_from_its_opening_on():
 def test_what_is_stored_gives_credit_for_the_steps_until_it_is_known():
     made = Made(window=8, sampling=LONG).serve()
     for at in range(40):
-        made.take(1, 2, 3, at=float(at)).stored(at=at + 0.0105)
-    # Steps of 6 ms; 10.5 ms of the store and 1 ms of messages are two more of them.
-    assert made.state.limit == made.state.stored + 9 * (2 + 2)
+        made.take(1, 2, 3, 4, 5, at=float(at)).stored(at=at + 0.0105)
+    # Steps of 6 ms; 10.5 ms of the store and 1 ms of messages are two more of them. Each may bring
+    # a token more than they did, and no more than its draft and one.
+    assert made.state.limit == made.state.stored + 6 * (2 + 2)
     assert _limits(made)[-1] == made.state.limit
 
 
