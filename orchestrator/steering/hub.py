@@ -53,6 +53,8 @@ _MEMORY = 0.9
 _FIRST_HOP = 0.0005
 _LONGEST_HOP = 0.02
 """Seconds; clocks of two machines differ by more than a message takes."""
+_GATHER = 0.002
+"""Seconds for which credit is gathered; who has some is some steps from its end."""
 _EARLY = 0.0005
 """Seconds by which steps are taken before they are due, together with others."""
 
@@ -110,7 +112,7 @@ class Hub:
         self._due: list[tuple[float, int]] = []
         self._waking = False
         self._collected: list[Route] = []
-        # What is to be granted at the end of this turn of the loop, by verifier.
+        # What is to be granted, by verifier.
         self._granted: dict[str, dict[int, int]] = {}
         self.hop = _FIRST_HOP
 
@@ -169,13 +171,13 @@ class Hub:
         route.drafter, route.drafts = worker or "", 0
 
     def grant(self, handle: int, limit: int) -> None:
-        """How long the output may get; goes out with others at the end of the loop's turn."""
+        """How long the output may get; goes out with others, soon."""
         route = self._routes[handle]
         if limit <= route.limit or not route.verifier:
             return
         route.limit = limit
         if not self._granted:
-            self._timers.call_soon(self._grant)
+            self._timers.call_later(_GATHER, self._grant)
         self._granted.setdefault(route.verifier, {})[handle] = limit
 
     def _grant(self) -> None:

@@ -136,5 +136,5 @@ class Hub(Protocol):
         ...
 
     def grant(self, handle: int, limit: int) -> None:
-        """How long the output may get; goes out with others at the end of the loop's turn."""
+        """How long the output may get; goes out with others, soon."""
         ...

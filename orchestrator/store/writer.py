@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
 
+_GATHER_S = 0.005
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 # The server is there; the next attempt is another one.
@@ -106,6 +108,7 @@ class Writer:
     async def _run(self) -> None:
         try:
             while await self._has_calls():
+                await self._gather()
                 await self._deliver(self._take())
         finally:
             self._fail(self._pending, StoreError("the session store was closed"))
@@ -115,6 +118,15 @@ class Writer:
             self._wake.clear()
             await self._wake.wait()
         return bool(self._pending)
+
+    async def _gather(self) -> None:
+        """Let calls come together, while each turn of the loop brings more."""
+        seen, until = 0, time.monotonic() + _GATHER_S
+        while seen < len(self._pending) < self._options.max_batch and time.monotonic() < until:
+            seen = len(self._pending)
+            # Of the next turn, or of the one behind it: who calls has its own place in a turn.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     def _take(self) -> list[Call]:
         count = min(len(self._pending), self.options.max_batch)

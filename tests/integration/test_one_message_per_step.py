@@ -91,7 +91,7 @@ async def _end(stream):
     return await stream
 
 
-async def test_a_step_is_one_frame_and_leads_to_one_batch_to_the_store_and_one_frame_of_grants(
+async def test_a_step_is_one_frame_and_leads_to_few_batches_to_the_store_and_frames_of_grants(
     codecs, batches
 ):
     judging, _ = codecs
@@ -99,14 +99,13 @@ async def test_a_step_is_one_frame_and_leads_to_one_batch_to_the_store_and_one_f
     async with cluster([await verifier(InStep)], [], PATIENT) as running:
         await run_all(running.client, steps)
     assert sizes(StepFrame, judging.received) == [SESSIONS] * steps
-    # Steps that come quickly are stored together.
+    # Steps that come quickly are stored together, in a few batches: frames are read in between.
     stored = [count for count in batches if count]
-    assert set(stored) == {SESSIONS}
-    assert len(stored) <= steps
+    assert sum(stored) <= steps * SESSIONS
+    assert len(stored) <= sum(stored) / 3
     # Sessions are opened with their first credit, and near its end a text needs no more.
     told = sizes(Grants, judging.sent)
-    assert max(told) == SESSIONS
-    assert len(told) <= len(stored)
+    assert len(told) <= sum(told) / 3
 
 
 async def test_what_a_drafter_drafts_in_a_step_is_one_frame_and_so_is_what_it_hears(codecs):
