@@ -53,7 +53,7 @@ _MEMORY = 0.9
 _FIRST_HOP = 0.0005
 _LONGEST_HOP = 0.02
 """Seconds; clocks of two machines differ by more than a message takes."""
-_GATHER = 0.002
+GATHER = 0.002
 """Seconds for which credit is gathered; who has some is some steps from its end."""
 _EARLY = 0.0005
 """Seconds by which steps are taken before they are due, together with others."""
@@ -177,7 +177,7 @@ class Hub:
             return
         route.limit = limit
         if not self._granted:
-            self._timers.call_later(_GATHER, self._grant)
+            self._timers.call_later(GATHER, self._grant)
         self._granted.setdefault(route.verifier, {})[handle] = limit
 
     def _grant(self) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.steering.hub import GATHER
 from services.contract.frames import (
     DraftFrame,
     StepEnd,
@@ -446,17 +447,17 @@ def test_who_leaves_is_closed_at_both_workers_and_may_leave_again():
     assert world.links.released == [("v", world.handles[0]), ("d", world.handles[0])]
 
 
-def test_grants_of_one_turn_go_out_together_the_last_limit_of_each():
+def test_grants_go_out_together_the_last_limit_of_each():
     world = World(0)
     first, second, third = (world.enter(verifier=own, limit=10) for own in "vvw")
     for handle, limit in [(first, 20), (second, 21), (first, 22), (third, 23), (second, 5)]:
         world.hub.grant(handle, limit)
     assert world.links.passed == []
-    world.loop.run()
+    world.loop.run(GATHER)
     assert world.links.granted("v") == [{first: 22, second: 21}]
     assert world.links.granted("w") == [{third: 23}]
     world.hub.grant(first, 22)
-    world.loop.run()
+    world.loop.run(GATHER)
     assert len(world.links.granted("v")) == 1
 
 
