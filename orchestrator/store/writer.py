@@ -122,7 +122,7 @@ class Writer:
     async def _gather(self) -> None:
         """Let calls come together, while each turn of the loop brings more."""
         seen, until = 0, time.monotonic() + _GATHER_S
-        while seen < len(self._pending) < self._options.max_batch and time.monotonic() < until:
+        while seen < len(self._pending) < self.options.max_batch and time.monotonic() < until:
             seen = len(self._pending)
             # Of the next turn, or of the one behind it: who calls has its own place in a turn.
             await asyncio.sleep(0)

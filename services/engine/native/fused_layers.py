@@ -220,7 +220,10 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 def _uncut(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """The same in pieces that one thread computes each, where nobody knows how many there are."""
     few = max(1, (_UNCUT - 1) // rows.shape[-1])
-    each = [[compute(own) for own in some.split(_UNCUT // 2, -1)] for some in rows.split(few, 1)]
+    each = [
+        [compute(own) for own in torch.split(some, _UNCUT // 2, -1)]
+        for some in torch.split(rows, few, 1)
+    ]
     return torch.cat([torch.cat(parts, -1) for parts in each], 1)
 
 
