@@ -23,8 +23,8 @@ FIRST_TRIAL_S = 0.3
 """Behind which a new crowd's first trial begins."""
 BETTER = 1.02
 """Times as many tokens by time, from which no drafts are the better way."""
-ANOTHER = 1.5
-"""Times as many sessions, from which it is another crowd."""
+ANOTHER, ANOTHER_S = 1.5, 1.0
+"""Times as many sessions, and seconds for which they are, from which it is another crowd."""
 LONGEST_STEP_S = 1.0
 """What took longer stood still for another reason."""
 
@@ -55,6 +55,8 @@ class CrowdTrial:
         """Whether drafts are to be made now."""
         self._crowd = 0
         """How many sessions both ways were, or are, tried with."""
+        self._another_s = 0.0
+        """For how long there have been many more or fewer."""
         self._stay_s = FIRST_STAY_S
         self._way = _Sum()
         """Since drafts began or stopped."""
@@ -67,8 +69,8 @@ class CrowdTrial:
 
     def advanced(self, sessions: int, tokens: int, seconds: float) -> None:
         """A step brought one of so many sessions so many tokens, so long after the one before."""
-        if not self._crowd / ANOTHER <= sessions <= self._crowd * ANOTHER:
-            self._meet(sessions)
+        if not self._known(sessions, seconds):
+            return
         if sessions < LEAST or seconds > LONGEST_STEP_S:
             return
         if self._turns and self._way.steps >= SETTLING * sessions:
@@ -82,9 +84,20 @@ class CrowdTrial:
             self._counted, self._turns = (_Sum(), _Sum()), TURNS
             self._choose(drafts=True)
 
+    def _known(self, sessions: int, seconds: float) -> bool:
+        """Whether it is the crowd that both ways are tried with; another one is, from now on."""
+        if self._crowd / ANOTHER <= sessions <= self._crowd * ANOTHER:
+            self._another_s = 0.0
+            return True
+        self._another_s += min(seconds, LONGEST_STEP_S) / sessions
+        if self._crowd and self._another_s < ANOTHER_S:
+            return False
+        self._meet(sessions)
+        return True
+
     def _meet(self, sessions: int) -> None:
         """What was found out was of another crowd."""
-        self._crowd, self._turns = sessions, 0
+        self._crowd, self._turns, self._another_s = sessions, 0, 0.0
         self._stay_s, self._wait_s = FIRST_STAY_S, FIRST_TRIAL_S
         self._choose(drafts=self.drafts or sessions < LEAST)
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from services.scheduling.crowd_trial import ANOTHER, LEAST, CrowdTrial
+from services.scheduling.crowd_trial import ANOTHER, ANOTHER_S, LEAST, CrowdTrial
 from services.scheduling.draft_budget import EAGER, DraftBudget
 from services.scheduling.offers import Judged, Offer
 
@@ -36,6 +36,12 @@ def share_drafted(
     return drafted / seconds
 
 
+def pass_by(trial: CrowdTrial, sessions: int, seconds: float) -> None:
+    """So many sessions step for so long."""
+    for _ in range(round(seconds / PLAIN_S) * sessions):
+        trial.advanced(sessions, 1, PLAIN_S)
+
+
 @pytest.mark.parametrize(("gain", "least", "most"), [(1.3, 0.93, 1.0), (0.7, 0.0, 0.08)])
 def test_the_better_way_is_kept(gain: float, least: float, most: float) -> None:
     assert least <= share_drafted(CrowdTrial(), lambda _: gain) <= most
@@ -54,17 +60,30 @@ def test_a_crowd_that_goes_lets_the_rest_draft() -> None:
     trial = CrowdTrial()
     share_drafted(trial, lambda _: 0.7, seconds=10)
     assert not trial.drafts
-    trial.advanced(LEAST - 1, 1, PLAIN_S)
+    pass_by(trial, LEAST - 1, 0.9 * ANOTHER_S)
+    assert not trial.drafts
+    pass_by(trial, LEAST - 1, 0.2 * ANOTHER_S)
     assert trial.drafts
+
+
+def test_who_ends_and_begins_makes_no_other_crowd() -> None:
+    trial = CrowdTrial()
+    share_drafted(trial, lambda _: 0.7, seconds=30)
+    drafted = 0.0
+    for _ in range(20):
+        pass_by(trial, 5, 0.3 * ANOTHER_S)
+        drafted += share_drafted(trial, lambda _: 0.7, seconds=3.0)
+    assert drafted / 20 < 0.15
 
 
 def test_another_crowd_is_tried_anew() -> None:
     trial = CrowdTrial()
     share_drafted(trial, lambda _: 0.7, seconds=60)
     # It is kept at first: a crowd that grows is not to be slowed down on the way.
-    trial.advanced(int(24 * ANOTHER) + 1, 1, PLAIN_S)
+    many = int(24 * ANOTHER) + 1
+    pass_by(trial, many, 1.1 * ANOTHER_S)
     assert not trial.drafts
-    assert share_drafted(trial, lambda _: 1.3, sessions=64, seconds=10) > 0.8
+    assert share_drafted(trial, lambda _: 1.3, sessions=many, seconds=10) > 0.8
 
 
 def test_what_stood_still_says_nothing() -> None:
@@ -100,7 +119,8 @@ def test_nobody_drafts_for_a_crowd_that_drafts_cost_time_between_steps() -> None
         budget.forget(key)
     late = Offer("late", "one", 2, window=4, drafted_for=True)
     budget.allot([late])
-    budget.advanced("late", 1, 0.01)
+    for _ in range(110):
+        budget.advanced("late", 1, 0.01)
     assert budget.window("late", 4)
 
 
