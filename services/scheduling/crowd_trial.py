@@ -69,9 +69,7 @@ class CrowdTrial:
 
     def advanced(self, sessions: int, tokens: int, seconds: float) -> None:
         """A step brought one of so many sessions so many tokens, so long after the one before."""
-        if not self._known(sessions, seconds):
-            return
-        if sessions < LEAST or seconds > LONGEST_STEP_S:
+        if not self._known(sessions, seconds) or sessions < LEAST or seconds > LONGEST_STEP_S:
             return
         if self._turns and self._way.steps >= SETTLING * sessions:
             self._counted[self.drafts].add(tokens, seconds)

@@ -69,8 +69,7 @@ def channel_options() -> Options:
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.use_local_subchannel_pool", 1),
         # What a worker says waits there, and its frames are joined, where it is not read at once.
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
+        *_unread(UNREAD_BYTES),
     ]
 
 
@@ -89,12 +88,16 @@ def server_options(options: ServingOptions) -> Options:
         ("grpc.server_max_unrequested_time_in_server", PENDING_SECONDS),
     ]
     if options.unread_bytes is not None:
-        unread = options.unread_bytes
-        chosen += [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", unread)]
+        chosen += _unread(options.unread_bytes)
     if options.max_connection_age is not None:
         age = int(options.max_connection_age * 1000)
         chosen += [("grpc.max_connection_age_ms", age), ("grpc.max_connection_age_grace_ms", age)]
     return chosen
+
+
+def _unread(most: int) -> Options:
+    """Of what comes in, so many bytes are buffered before it is read."""
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", most)]
 
 
 def open_channel(
