@@ -111,7 +111,6 @@ class Hub:
         self._rhythm = Rhythm()
         self._due: list[tuple[float, int]] = []
         self._waking = False
-        self._collected: list[Route] = []
         # What is to be granted, by verifier.
         self._granted: dict[str, dict[int, int]] = {}
         self.hop = _FIRST_HOP
@@ -335,14 +334,8 @@ class Hub:
     # --- what sessions take -----------------------------------------------------------
 
     def _collect(self, routes: Iterable[Route]) -> None:
-        """Let sessions take what they have got, behind what has been sent to workers."""
-        if not self._collected:
-            self._timers.call_soon(self._take)
-        self._collected.extend(routes)
-
-    def _take(self) -> None:
-        """Sessions take what they have got, now or when it is due."""
-        routes, self._collected, now = self._collected, [], self._clock()
+        """Sessions take what they have got, now or when it is due, behind what workers get."""
+        now = self._clock()
         for route in routes:
             if route.due <= now:
                 self.soon(partial(self._flush, route))
