@@ -163,7 +163,7 @@ class Inference:
         key = SessionKey(tenant.name, spec.session)
         if (live := self.live.get(key.name)) is not None:
             _require_equal(live, spec)
-            if await self._is_ours(key, live, Prefix(), call):
+            if await self._is_ours(key, live, call):
                 return self._read(live, Prefix())
             return await self.resume(key, Prefix(), parent, tenant, call)
         self._require_no_other(self.live.completions(key), spec)
@@ -421,7 +421,7 @@ class Inference:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self.live.get(key.name)
-            if driver is not None and await self._is_ours(key, driver, prefix, call):
+            if driver is not None and await self._is_ours(key, driver, call):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 return self._read(driver, prefix)
             if (await self._known.find(key)).status is SessionStatus.FINISHED:
@@ -434,20 +434,17 @@ class Inference:
                 driver = self._restore(key, stored, text, resuming.traceparent, place)
             return self._read(driver, prefix)
 
-    async def _is_ours(
-        self, key: SessionKey, driver: Driver, prefix: Prefix, call: Call | None
-    ) -> bool:
+    async def _is_ours(self, key: SessionKey, driver: Driver, call: Call | None) -> bool:
         """Whether to serve a call for a session from here; other servers hear of the call.
 
-        A reader with more tokens, or others, may have them from a later owner that is not known
-        here yet, and one that calls again may have made one. Anybody else waits for no store.
+        A later owner may not be known here yet, which the store is asked, and waited for a while.
         """
-        named = None if call is None else self._attend(key, driver, call)
-        if driver.output.agrees(prefix) and (call is None or call.number == 1):
-            return True
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):
-                term = (await self._known.look(key)).term if named is None else await shield(named)
+                if call is None:
+                    term = (await self._known.look(key)).term
+                else:
+                    term = await shield(self._attend(key, driver, call))
         except (PacelineError, TimeoutError):
             return True
         if term <= driver.state.config.term:
@@ -456,10 +453,7 @@ class Inference:
         return False
 
     def _attend(self, key: SessionKey, live: Driver, call: Call) -> asyncio.Future[int]:
-        """Keep other orchestrators from serving an earlier call of this reader; the session's term.
-
-        It need not be waited for: a live session can be read without the store.
-        """
+        """Keep others from serving an earlier call of this reader; the session's term."""
         noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
         noted.add_done_callback(_forget)
         return noted

@@ -24,11 +24,12 @@ TIMES = {
     "drafter": {"draft_ms": 0.1},
     "agreement": {"accepted": ACCEPTED, "drafted": 5},
 }
+OPTIONS = {"max_tokens": sum(ACCEPTED), "temperature": 0.0, "include_rounds": True}
 
 
 async def replay(delays: dict[str, float]) -> dict[str, Trial]:
     trials: list[Trial] = []
-    worlds = Worlds((), 1, (2,), {"max_tokens": sum(ACCEPTED), "temperature": 0.0})
+    worlds = Worlds((), 1, (2,), OPTIONS)
     spec = SyntheticSpec.model_validate(TIMES)
     with Network(delays) as network:
         async with served(ways(("eager",)), spec, network.before, lambda _: None) as each:

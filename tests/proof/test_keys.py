@@ -53,7 +53,7 @@ def repeated(keys):
 @pytest.mark.parametrize("candidates", [1, 3], ids=["chains", "trees"])
 @MODES
 def test_no_key_is_drawn_twice(monkeypatch, mode, candidates):
-    keys, seen = lives(monkeypatch, mode, candidates, seeds=range(6))
+    keys, seen = lives(monkeypatch, mode, candidates, seeds=range(8))
     assert not repeated(keys)
     streams = Counter(stream for _, stream, _ in keys)
     assert streams.keys() == {Stream.DRAFT, Stream.ACCEPT, Stream.RESIDUAL, Stream.BONUS}
