@@ -7,7 +7,7 @@ single-threaded; it knows no method and imports no torch.
 When a frame leaves follows from counts, clocks and load, never from a token: after each level where
 that takes a millisecond, else after two to four, and at once when no session has room left. Whoever
 forwards frames reads them one by one: where they leave faster than that, each is later than the one
-before. So in a crowd four levels leave together, and one frame behind each step that is heard of.
+before. So in a crowd two levels leave together, and one frame behind each step that is heard of.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ Emit = Callable[[int, DrafterEvent], None]
 
 MOST_LEVELS = 4
 """Levels that a frame may hold together."""
+CROWD_LEVELS = 2
+"""And in a crowd, whose levels take long."""
 FRAME_MS = 2.0
 """Of drafting in one frame: a frame costs CPU in three processes."""
 AWAITED_MS = 0.5
@@ -328,7 +330,7 @@ class HypothesisCore:
     def _levels_a_frame(self) -> int:
         """How many levels leave together."""
         if self._crowded:
-            return MOST_LEVELS
+            return CROWD_LEVELS
         levels = round(FRAME_MS / self._level_ms) if self._level_ms else 1
         return min(MOST_LEVELS, max(1, levels))
 

@@ -42,8 +42,8 @@ def first_largest(scores: Tensor) -> Tensor:
     """Index of the first largest score per row, int64 [R]; NO_CHOICE where it is not finite."""
     table = scores.numpy()
     chosen = table.argmax(-1)
-    best = np.take_along_axis(table, chosen[:, None], -1)[:, 0]
-    return torch.from_numpy(np.where(np.isfinite(best), chosen, NO_CHOICE))
+    sound = np.isfinite(table[np.arange(len(table)), chosen])
+    return torch.from_numpy(chosen if sound.all() else np.where(sound, chosen, NO_CHOICE))
 
 
 def highest(scores: Tensor, count: int) -> Tensor:
@@ -63,16 +63,13 @@ def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> 
 def near(scores: Tensor, chosen: Tensor, within: float) -> Tensor:
     """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
     table = scores.numpy()
-    least = np.take_along_axis(table, chosen.numpy()[:, None], -1) - np.float32(within)
+    least = table[np.arange(len(table)), chosen.numpy()] - np.float32(within)
     # No more of them at once than the cache holds.
     size = max(1, _AT_ONCE // table.shape[-1])
-    counts = [
-        np.count_nonzero(table[i : i + size] >= least[i : i + size], axis=-1)
-        for i in range(0, len(table), size)
-    ]
-    return (
-        torch.from_numpy(np.concatenate(counts) > 1) if counts else torch.zeros(0, dtype=torch.bool)
-    )
+    close = np.empty(len(table), dtype=np.bool_)
+    for own in (slice(first, first + size) for first in range(0, len(table), size)):
+        close[own] = np.count_nonzero(table[own] >= least[own, None], axis=-1) > 1
+    return torch.from_numpy(close)
 
 
 def close_race(

@@ -63,8 +63,8 @@ def close_ones(logits: Tensor, chosen: Sequence[int], within: float) -> list[boo
     if not len(chosen):
         return []
     tokens = torch.tensor(chosen, device=logits.device)
-    near = path_for(logits).near(logits, tokens, within) & (tokens != NO_CHOICE)
-    return [bool(own) for own in near.tolist()]
+    near = path_for(logits).near(logits, tokens, within).tolist()
+    return [own and token != NO_CHOICE for own, token in zip(near, chosen, strict=True)]
 
 
 def best(
