@@ -162,8 +162,8 @@ class HypothesisSession:
         known = self.committed_length - position
         if known:
             tokens = self._fresh(position, known, tokens)
-            if not tokens:
-                return None
+        if not tokens:
+            return None
         if self.committed_length + len(tokens) > self._max_tokens:
             allowed = f"at most max_tokens={self._max_tokens}"
             raise InvalidRequest("output", self.committed_length + len(tokens), allowed)
