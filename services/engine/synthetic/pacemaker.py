@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import torch
+
 MOST_OWED = 0.2e-3
 """Seconds."""
 
@@ -66,11 +68,16 @@ class Pacemaker:
         self._computed_before = self._computed()
 
     def _enter(self) -> None:
-        """Begin with a thread that is new here: its sleeps become exact."""
+        """Begin with a thread that is new here: its sleeps become exact.
+
+        And torch's number of threads holds there, which it does from when it is asked for; until
+        then MKL takes every core for a logarithm, and its idle threads spin.
+        """
         thread = threading.get_ident()
         if thread != self._thread:
             self._thread, self._computed_before = thread, self._computed()
             without_timer_slack()
+            torch.get_num_threads()
 
 
 def without_timer_slack() -> None:
