@@ -21,6 +21,7 @@ from itertools import accumulate, chain, count
 from typing import Protocol
 
 from orchestrator.steering.ports import Steered, StepFacts, Taken, Told
+from orchestrator.steering.resting import Brought, Resting
 from orchestrator.steering.rhythm import Rhythm
 from orchestrator.steering.routes import Route
 from orchestrator.steering.slices import Slices
@@ -109,6 +110,7 @@ class Hub:
         self._routes: dict[int, Route] = {}
         self._handles = count(1)
         self._rhythm = Rhythm()
+        self._resting = Resting(links.forward)
         self._due: list[tuple[float, int]] = []
         self._waking = False
         # What is to be granted, by verifier.
@@ -132,6 +134,7 @@ class Hub:
         """The session is over here, and at its workers. May be repeated."""
         if (route := self._routes.pop(handle, None)) is not None:
             route.pending = []
+            self._resting.tell([route])
             for worker in filter(None, (route.verifier, route.drafter)):
                 self._links.release(worker, handle)
 
@@ -143,7 +146,7 @@ class Hub:
             return
         route = self._routes[handle]
         if isinstance(command, StartDraft):
-            route.draft_opening = command.opening
+            route.draft_opening, route.ahead, route.unheard = command.opening, command.window, []
             unknown = chain.from_iterable(taken.row.tokens for taken in route.pending)
             command = replace(command, output=(*command.output, *unknown))
         self._links.send(worker, handle, command)
@@ -159,6 +162,7 @@ class Hub:
     ) -> None:
         """Whose steps count from now on, behind so many tokens. What was not taken is nobody's."""
         route = self._routes[handle]
+        self._resting.tell([route])
         route.verifier, route.opening, route.received = worker or "", opening, received
         # A grant from before may be in the opening's message, behind it.
         route.limit, route.window = max(limit, route.limit), window
@@ -167,7 +171,7 @@ class Hub:
     def drafted_by(self, handle: int, worker: str | None) -> None:
         """Who gets the session's steps, and whose drafts go to its verifier."""
         route = self._routes[handle]
-        route.drafter, route.drafts = worker or "", 0
+        route.drafter, route.drafts, route.unheard = worker or "", 0, []
 
     def grant(self, handle: int, limit: int) -> None:
         """How long the output may get; goes out with others, soon."""
@@ -269,7 +273,7 @@ class Hub:
             frame.step, frame.started_ns, frame.step_ms, frame.sessions, frame.rows, now
         )
         counted: list[tuple[Route, Taken]] = []
-        drafters: dict[str, list[int]] = {}
+        drafters: dict[str, list[Brought]] = {}
         for place, row in enumerate(step_rows(frame)):
             route = routes.get(row.handle)
             if route is None or route.verifier != worker or row.opening < route.opening:
@@ -280,11 +284,13 @@ class Hub:
             window = frame.windows[place] if frame.windows else None
             counted.append((route, Taken(row, facts, window)))
             if route.drafter:
-                drafters.setdefault(route.drafter, []).append(place)
+                drafters.setdefault(route.drafter, []).append((place, route, row))
         for route, taken in counted:
             route.take(taken)
         for drafter, chosen in drafters.items():
-            self._links.forward(drafter, select_steps(frame, chosen))
+            if not self._resting.keeps(frame, chosen):
+                selected = select_steps(frame, [place for place, *_ in chosen])
+                self._links.forward(drafter, selected)
         self._measure(frame)
         self._collect([route for route, _ in counted])
 

@@ -32,6 +32,8 @@ class Route:
 
     `received`: tokens of its output; `limit`, `window`: as its verifier was last told. `pending`:
     what it has not taken yet, which it may from `due` on, in seconds; `waits`: for that time.
+    `ahead`: how far its drafter was last told to be ahead; `unheard`: tokens from `unheard_at` on
+    that the drafter was not told of, see `resting`.
     """
 
     handle: int
@@ -45,6 +47,9 @@ class Route:
     drafter: str = ""
     draft_opening: int = 0
     drafts: int = 0
+    ahead: int = 1
+    unheard: list[int] = field(default_factory=list)
+    unheard_at: int = 0
     pending: list[Taken] = field(default_factory=list)
     due: float = 0.0
     waits: bool = False
@@ -64,6 +69,8 @@ class Route:
         """The text goes on with these tokens, which the session does not know yet."""
         self.received += len(taken.row.tokens)
         self.drafts = 0
+        if taken.window is not None:
+            self.ahead = taken.window
         self.pending.append(taken)
 
     def draft_fault(self, opening: int, position: int, count: int, highest: int) -> str:

@@ -107,8 +107,8 @@ class Noted:
 class World:
     """A hub, its links and loop, and sessions at verifier "v"."""
 
-    def __init__(self, sessions=1, drafter="", verifier="v"):
-        self.loop, self.links = Loop(), NotedLinks()
+    def __init__(self, sessions=1, drafter="", verifier="v", links=None):
+        self.loop, self.links = Loop(), links or NotedLinks()
         self.hub = Hub(
             self.links,
             self.loop,
