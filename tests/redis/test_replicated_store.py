@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from testkit.chaos.faults import KINDS, OF_MASTERS, OF_ONE_SERVER, kinds_on
 from testkit.chaos.store import CLUSTER, ONE, SENTINEL, TOPOLOGIES, ReplicatedStore, cut_off
+from testkit.redis_servers import until
 
 MASTERS = {CLUSTER: 3, SENTINEL: 1}
 
@@ -37,7 +38,11 @@ def test_a_master_lost_ahead_of_its_replica_takes_what_it_acknowledged_with_it(s
         assert await replica.ask("EXISTS", lost) == 0
         master.start()
         await made.settled()
-        assert (replica, master) in await made.pairs()
+
+        async def follows():
+            return (replica, master) in await made.pairs()
+
+        await until(follows, "the old master follows no other one")
 
     asyncio.run(run())
 
