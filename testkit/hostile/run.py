@@ -23,6 +23,9 @@ _SESSION_SECONDS = 300.0
 _CHECK_SECONDS, _CHECK_EVERY = 10.0, 0.25
 _LOOK_EVERY = 0.05
 
+_LEFT_SECONDS = 20.0
+"""For so long sessions that hostile callers left may go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostilePlan:
@@ -119,6 +122,7 @@ class Hostile:
             one.cancel()
         self._report(f"under attack: {outcome.attacked:.1f} tokens/s, a gap of {outcome.gap:.2f} s")
         await whole(self._cluster)
+        await asyncio.sleep(_LEFT_SECONDS)
         outcome.quiet_after = await self._pace(asyncio.sleep(plan.quiet))
         self._report(f"quiet again: {outcome.quiet_after:.1f} tokens/s")
         self._judge(watch)
