@@ -437,7 +437,7 @@ class Inference:
     async def _is_ours(self, key: SessionKey, driver: Driver, call: Call | None) -> bool:
         """Whether to serve a call for a session from here; other servers hear of the call.
 
-        A later owner may not be known here yet, which the store is asked, and waited for a while.
+        The store is asked: a later owner may not be known here yet. It is ours if no answer comes.
         """
         try:
             async with asyncio.timeout(OWNER_KNOWN_WITHIN):

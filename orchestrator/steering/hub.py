@@ -1,10 +1,11 @@
 """Between the links to all workers and the sessions: routes frames, collects what they bring.
 
 A frame of a verifier is looked at once, session by session. What holds goes on to the drafters of
-its sessions, as it came where they are all at one, and is collected for the sessions, which take it
-at once, or joined (see `rhythm`). If one row of it is impossible, none counts, and the link is cut:
-its sessions go on elsewhere, as if the worker had died, and that of the row has been refused. So it
-is with drafts. Of a message that does not add up nobody knows whose it was: it refuses all of them.
+its sessions, as it came where they are all at one, or later where they rest (see `resting`). It is
+collected for the sessions, which take it at once, or joined (see `rhythm`). If one row of it is
+impossible, none counts, and the link is cut: its sessions go on elsewhere, as if the worker had
+died, and that of the row has been refused. So it is with drafts. Of a message that does not add up
+nobody knows whose it was: it refuses all of them.
 
 A session knows of everything that was received before it hears that a worker failed.
 """
@@ -146,7 +147,7 @@ class Hub:
             return
         route = self._routes[handle]
         if isinstance(command, StartDraft):
-            route.draft_opening, route.ahead, route.unheard = command.opening, command.window, []
+            route.draft_opening, route.ahead = command.opening, command.window
             unknown = chain.from_iterable(taken.row.tokens for taken in route.pending)
             command = replace(command, output=(*command.output, *unknown))
         self._links.send(worker, handle, command)
@@ -171,7 +172,8 @@ class Hub:
     def drafted_by(self, handle: int, worker: str | None) -> None:
         """Who gets the session's steps, and whose drafts go to its verifier."""
         route = self._routes[handle]
-        route.drafter, route.drafts, route.unheard = worker or "", 0, []
+        self._resting.tell([route])
+        route.drafter, route.drafts = worker or "", 0
 
     def grant(self, handle: int, limit: int) -> None:
         """How long the output may get; goes out with others, soon."""
@@ -285,12 +287,12 @@ class Hub:
             counted.append((route, Taken(row, facts, window)))
             if route.drafter:
                 drafters.setdefault(route.drafter, []).append((place, route, row))
-        for route, taken in counted:
-            route.take(taken)
         for drafter, chosen in drafters.items():
             if not self._resting.keeps(frame, chosen):
                 selected = select_steps(frame, [place for place, *_ in chosen])
                 self._links.forward(drafter, selected)
+        for route, taken in counted:
+            route.take(taken)
         self._measure(frame)
         self._collect([route for route, _ in counted])
 

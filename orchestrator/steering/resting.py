@@ -2,7 +2,7 @@
 
 A verifier's policy lets the drafts of a crowd rest where they do not pay. Frames then cost CPU in
 two processes, and tell of text behind which nothing is drafted. So a drafter is told of some steps
-together: before anything else that its sessions bring, and before they leave.
+together: before anything else that its sessions bring, and before they leave it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Resting:
         self._tell = tell
 
     def keeps(self, frame: StepFrame, brought: Sequence[Brought]) -> bool:
-        """Whether the drafter of these sessions hears of a step later; if not, it is up to date."""
+        """Whether the drafter of these sessions hears of a step later; if not, it is up to date.
+
+        For a step that was not received yet.
+        """
         if not _may_wait(frame, brought):
             self.tell([route for _, route, _ in brought])
             return False
         for _, route, row in brought:
-            if not route.unheard:
-                route.unheard_at = row.position
             route.unheard += row.tokens
         return True
 
@@ -56,6 +57,6 @@ def _may_wait(frame: StepFrame, brought: Sequence[Brought]) -> bool:
 
 
 def _row(route: Route) -> StepRow:
-    tokens = tuple(route.unheard)
-    whole = len(tokens), tokens
-    return StepRow(route.handle, route.opening, route.unheard_at, tokens, *whole, end=StepEnd.NONE)
+    tokens, count = tuple(route.unheard), len(route.unheard)
+    position, end = route.received - count, StepEnd.NONE
+    return StepRow(route.handle, route.opening, position, tokens, count, tokens, end=end)

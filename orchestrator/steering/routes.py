@@ -32,8 +32,8 @@ class Route:
 
     `received`: tokens of its output; `limit`, `window`: as its verifier was last told. `pending`:
     what it has not taken yet, which it may from `due` on, in seconds; `waits`: for that time.
-    `ahead`: how far its drafter was last told to be ahead; `unheard`: tokens from `unheard_at` on
-    that the drafter was not told of, see `resting`.
+    `ahead`: how far its drafter was last told to be ahead; `unheard`: the last tokens received, of
+    which the drafter was not told, see `resting`.
     """
 
     handle: int
@@ -49,7 +49,6 @@ class Route:
     drafts: int = 0
     ahead: int = 1
     unheard: list[int] = field(default_factory=list)
-    unheard_at: int = 0
     pending: list[Taken] = field(default_factory=list)
     due: float = 0.0
     waits: bool = False

@@ -22,7 +22,6 @@ from testkit.hostile.watch import Reading, Watch
 _SESSION_SECONDS = 300.0
 _CHECK_SECONDS, _CHECK_EVERY = 10.0, 0.25
 _LOOK_EVERY = 0.05
-
 _LEFT_SECONDS = 20.0
 """For so long sessions that hostile callers left may go on."""
 

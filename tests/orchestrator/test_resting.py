@@ -123,6 +123,16 @@ def test_who_leaves_has_told_all_of_its_text():
     assert texts.drafter.known(other) != texts.said[other]
 
 
+def test_a_drafter_that_a_session_leaves_was_told_all_of_its_text():
+    texts = Texts()
+    first, other = texts.said
+    texts.step(window=0)
+    texts.step()
+    texts.world.hub.drafted_by(first, None)
+    assert texts.drafter.known(first) == texts.said[first]
+    assert texts.drafter.known(other) != texts.said[other]
+
+
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("step"), st.integers(1, WINDOW)),

@@ -63,13 +63,16 @@ def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> 
 def near(scores: Tensor, chosen: Tensor, within: float) -> Tensor:
     """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
     table = scores.numpy()
-    least = table[np.arange(len(table)), chosen.numpy()] - np.float32(within)
+    least = table[np.arange(len(table)), chosen.numpy()][:, None] - np.float32(within)
     # No more of them at once than the cache holds.
     size = max(1, _AT_ONCE // table.shape[-1])
-    close = np.empty(len(table), dtype=np.bool_)
-    for own in (slice(first, first + size) for first in range(0, len(table), size)):
-        close[own] = np.count_nonzero(table[own] >= least[own, None], axis=-1) > 1
-    return torch.from_numpy(close)
+    counts = [
+        np.count_nonzero(table[i : i + size] >= least[i : i + size], axis=-1)
+        for i in range(0, len(table), size)
+    ]
+    return (
+        torch.from_numpy(np.concatenate(counts) > 1) if counts else torch.zeros(0, dtype=torch.bool)
+    )
 
 
 def close_race(
