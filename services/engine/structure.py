@@ -252,6 +252,8 @@ class Matcher:
         """How many tokens the matcher took."""
         self._behind = 0
         """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
+        self._made: tuple[tuple[int, ...], Mask | None] | None = None
+        """A mask that was made before it is asked for, and the path that it stands behind."""
         self.stuck = False
         """Whether the format cannot be followed any further, so that nothing is allowed."""
 
@@ -262,6 +264,7 @@ class Matcher:
 
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the output stay."""
+        self._made = None
         self._walk(())
         if length < len(self._output):
             self._back(len(self._output) - length)
@@ -276,7 +279,7 @@ class Matcher:
             self._walk(())
             return False
         self._output += tokens
-        self._path = []
+        self._path, self._made = [], None
         return True
 
     def advance(self, tokens: Sequence[int], seconds: float) -> bool:
@@ -293,12 +296,21 @@ class Matcher:
                 break
         return True
 
+    def prepare(self) -> None:
+        """Make the mask of what follows the output now: `mask` will have it at once.
+
+        In any thread, while nothing else is asked of it; raises what `mask` does.
+        """
+        self._made = (), self.mask(())
+
     def mask(self, path: Sequence[int]) -> Mask | None:
         """Which tokens may follow the output and `path`, bool [V].
 
         None = any: in free text, behind the end, and where the format does not allow `path`
         itself, so that no target gets there.
         """
+        if self._made is not None and self._made[0] == tuple(path):
+            return self._made[1]
         formed = self._walk(path) and not self._behind and self._free.complete
         formed = formed and self._may_go_on()
         mask = self._charged(self._matcher.compute_bitmask) if formed else b""

@@ -28,9 +28,13 @@ _LEFT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class HostilePlan:
-    """How long each time lasts (s), how many good sessions run, how many calls attack, and how."""
+    """How long each time lasts (s), how many good sessions run, how many calls attack, and how.
 
-    warm: float = 5.0
+    `warm`: before anything is measured, in which good sessions begin one by one, so that they
+    also end one by one, at all times alike.
+    """
+
+    warm: float = 40.0
     quiet: float = 15.0
     attack: float = 60.0
     sessions: int = 16
@@ -172,6 +176,7 @@ class Hostile:
 
     async def _lane(self, number: int) -> None:
         """Good sessions one after another."""
+        await asyncio.sleep(self._plan.warm * number / self._plan.sessions)
         async with self._cluster.client() as client:
             while not self._over:
                 await self._session(client, number)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from threading import Thread
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,27 @@ def test_an_output_that_takes_more_time_than_it_may_ends():
     with pytest.raises(TooCostly, match="more CPU time"):
         go_on()
     assert matcher.length == int(reserve / each) // 2
+
+
+def test_a_mask_may_be_made_in_another_thread_and_is_made_once():
+    matcher, plain = charged(1e-3).matcher(AMBIGUOUS), charged(1e-3).matcher(AMBIGUOUS)
+    for path in ((), (A,), (A + 1,)):
+        making = Thread(target=matcher.prepare)
+        making.start()
+        making.join()
+        spent = matcher.spending.seconds
+        assert np.array_equal(matcher.mask(()), plain.mask(()))
+        assert matcher.spending.seconds == spent
+        found, expected = matcher.mask(path), plain.mask(path)
+        assert (found is None) == (expected is None)
+        assert found is None or np.array_equal(found, expected)
+        assert matcher.extend([A])
+        assert plain.extend([A])
+    matcher.prepare()
+    matcher.rewind(0)
+    plain.rewind(0)
+    assert np.array_equal(matcher.mask(()), plain.mask(()))
+    assert not np.array_equal(matcher.mask(()), matcher.mask((A,)))
 
 
 def test_a_draft_that_takes_more_time_than_it_may_is_made_without_its_format():

@@ -1,5 +1,7 @@
 """In place of compiled response formats: the test says when they are there, and what they take."""
 
+import threading
+
 from services.contract.errors import Overloaded
 from services.engine.structure import Compiled, TooCostly
 from services.grammar.spending import OUTPUTS, Spending
@@ -9,22 +11,27 @@ class Anything:
     """In place of a `Matcher`: allows all."""
 
     def __init__(self, each=0.0, allowance=OUTPUTS, clock=None):
-        """A mask, or a token of a text that is followed, takes `each` seconds of the `clock`."""
+        """A mask, or a token of a text that is followed, takes `each` seconds of the `clock`.
+
+        One that is prepared takes none: it is made beside whoever reads the clock.
+        """
         self.length = 0
+        self.prepared = threading.Event()
         self._each, self._clock = each, clock
         self.spending = Spending(allowance, self._now)
 
     def _now(self):
         return self._clock.now if self._clock is not None else 0.0
 
-    def _work(self):
+    def _work(self, beside=False):
         if self.spending.over:
             raise TooCostly("too much")
         self.spending.add(self._each)
-        if self._clock is not None:
+        if self._clock is not None and not beside:
             self._clock.now += self._each
 
     def extend(self, tokens):
+        self.prepared.clear()
         self.length += len(tokens)
         return True
 
@@ -37,8 +44,13 @@ class Anything:
                 break
         return True
 
+    def prepare(self):
+        self._work(beside=True)
+        self.prepared.set()
+
     def mask(self, path):
-        self._work()
+        if path or not self.prepared.is_set():
+            self._work()
 
     def must_end(self, path):
         return False

@@ -79,18 +79,20 @@ class Choosing:
         busy: set[RunningSession] = set()
         used = 0
         for session in ready:
-            if session.held or (rest and session.heavy):
+            light = not session.heavy
+            if session.held or (rest and not light):
                 continue
             if used >= self._options.max_step_tokens:
                 break
             # One that was served before may have needed the room.
             if session.preempted or not self._has_room(session, busy):
                 continue
-            turns.append(_with_draft(session, counts[session.key]))
+            # Each row of a heavy one wants a mask, and one is made beside the forward.
+            turns.append(_with_draft(session, counts[session.key] if light or alone else 0))
             busy.add(session)
             session.served_in, session.served = step, next(self._served)
             used += 1 + len(turns[-1].tree)
-            rest = rest or (session.heavy and not alone)
+            rest = rest or not (light or alone)
         return turns
 
     def _has_room(self, session: RunningSession, busy: Collection[RunningSession]) -> bool:

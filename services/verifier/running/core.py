@@ -37,7 +37,7 @@ from services.runtime.step_records import StepRecord
 from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Pacing
 from services.verifier.description import describe
-from services.verifier.forms import FormTime
+from services.verifier.forms import FormTime, MasksAside
 from services.verifier.options import VerifierOptions
 from services.verifier.refusals import Limits
 from services.verifier.running.choosing import Choosing
@@ -82,6 +82,7 @@ class RunningCore:
         self._worker_id = worker_id
         self._absorb_commands = absorb
         self._form_time, self._pace = FormTime(), StepPace(options)
+        self._masks = MasksAside(options.clock)
         self._drafting = Drafting(pacing, limits, options.clock)
         self._own_drafts = own = OwnDrafts(proposer, pacing, options.clock)
         self._sessions = Sessions(engine, emit, options, limits, self._drafting, own)
@@ -169,12 +170,14 @@ class RunningCore:
             return self._rest_awhile()
         started, started_ns = self._options.clock(), time.time_ns()
         self._steps += 1
+        self._masks.begin(turn.session for turn in turns if turn.verifies)
         computed = self._forward(turns)
         self._sessions.in_step = {turn.session: turn for turn, *_ in computed if turn.verifies}
         self._feed(computed)
         if self._absorb_commands is not None:
             self._absorb_commands()
-        took_ms = self._conclude(turns, started, started_ns)
+        saved = self._masks.end()
+        took_ms = self._conclude(turns, started, started_ns, saved)
         extra = sum(turn.rows for turn in turns) - len(turns)
         if not any(turn.prompt for turn in turns):
             # What its drafts took that were made in it counts, too.
@@ -220,14 +223,19 @@ class RunningCore:
             if turn.verifies:
                 turn.tell(logits, own)
 
-    def _conclude(self, turns: Sequence[Turn], started: float, started_ns: int) -> float:
-        """Let texts grow, and tell of it; the milliseconds of the step, without its forms."""
+    def _conclude(
+        self, turns: Sequence[Turn], started: float, started_ns: int, saved: float
+    ) -> float:
+        """Let texts grow, and tell of it; the milliseconds of the step, without its forms.
+
+        `saved`: seconds that those took beside the forward, and nobody waited for.
+        """
         in_step, self._sessions.in_step = self._sessions.in_step, {}
         judged = [turn for turn in turns if turn.verifies and turn.session in in_step]
         brought = self._outcome.grow(judged, started)
         ended = self._options.clock()
         forms = sum(self._form_time.took(turn.session, ended) for turn in turns)
-        took_ms = 1e3 * max(0.0, ended - started - forms)
+        took_ms = 1e3 * max(0.0, ended - started - (forms - saved))
         rows = sum(turn.rows for turn in turns)
         frame = StepFrame(self._steps, started_ns, took_ms, len(turns), rows)
         stood = stood_out(self._sessions.every.values(), self._steps)
