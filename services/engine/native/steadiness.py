@@ -25,13 +25,17 @@ _TEXTS = (300, 700, 200, 1000, 100, 64, 5)
 
 
 @cache
-def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
+def steady(
+    dtype: torch.dtype, head_dim: int, groups: int, scaling: float | None = None
+) -> Steady:
     """The cheapest way to attend in which no row depends on others or on how far keys are padded.
 
-    `groups`: heads that share a key. Raises StartError where this CPU has none.
+    `groups`: heads that share a key. `scaling`: see `Scoring`; some kernels multiply a small
+    product by it before and a large one behind, which shows where it is no power of two.
+    Raises StartError where this CPU has none.
     """
     for way in WAYS:
-        if all(holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
+        if all(holds(way, dtype, head_dim, groups, own, scaling) for own in _TEXTS):
             return way
     kind = str(dtype).removeprefix("torch.")
     raise StartError(
@@ -53,7 +57,14 @@ class _Company(NamedTuple):
     parts: int
 
 
-def holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:
+def holds(
+    way: Steady,
+    dtype: torch.dtype,
+    head_dim: int,
+    groups: int,
+    own: int,
+    scaling: float | None = None,
+) -> bool:
     """Whether rows that see `own` keys have the same bits in all company that is tried.
 
     So have those in a window that ends there, wherever the keys that are read begin.
@@ -73,7 +84,7 @@ def holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int)
         if parts > 1:
             those, theirs = those.repeat(parts, 1, 1), theirs.repeat(parts, 1, 1)
         seen = mask[:, :, start:end].expand(2 * parts, rows, -1)
-        return attend(mine, those, theirs, seen, Scoring(), way)[:2]
+        return attend(mine, those, theirs, seen, Scoring(scaling), way)[:2]
 
     def alike(unseen: int, companies: Iterable[_Company]) -> bool:
         mask = torch.zeros(1, 1, longest, dtype=dtype)
