@@ -2,7 +2,8 @@
 
     asked      weights are read in   rows are computed in   products with weights
     float32    float32               float32                oneDNN's
-    bfloat16   bfloat16              bfloat16               oneDNN's, where the CPU multiplies it
+    bfloat16   bfloat16              bfloat16               oneDNN's, where the CPU multiplies it,
+                                                            ATen's of codes for few rows
                bfloat16              float32                FBGEMM's of fp16, on other CPUs
     float16    float16               float32                FBGEMM's of fp16
     int8       bfloat16              float32                FBGEMM's of int8, rows of a byte or two
@@ -32,11 +33,13 @@ from services.engine.spec import INT8
 
 Part = Literal["model", "fusion"]
 """A whole model, or a head; what makes a head's features of the target's states."""
-Products = Enum("Products", "PLAIN BLOCKED HALF BYTES")
-"""PyTorch's own; oneDNN's with weights in its order; FBGEMM's with fp16 weights, with int8 ones."""
+Products = Enum("Products", "PLAIN BLOCKED CODED HALF BYTES")
+"""PyTorch's own; oneDNN's with weights in its order; with ATen's of a file's codes for few rows;
+FBGEMM's with fp16 weights, with int8 ones."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _ONEDNN = ("_reorder_linear_weight", "_linear_pointwise")
+_CODED = ("_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
 _FBGEMM = ("fbgemm_pack_gemm_matrix_fp16", "fbgemm_linear_fp16_weight_fp32_activation")
 
 
@@ -49,9 +52,10 @@ class Cpu:
     vnni: bool
     """Products of int8 are added up in 32 bits; FBGEMM does so with AVX512-VNNI alone."""
     blocked: bool
+    coded: bool
     half: bool
     int8: bool
-    """These three: see `Products`."""
+    """These four: see `Products`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ def cpu() -> Cpu:
         bfloat16=wide and bool(has.get("avx512_bf16") or has.get("amx_bf16")),
         vnni=wide and bool(has.get("avx512_vnni")),
         blocked=x86 and bool(torch._C._has_mkldnn) and _there(torch.ops.mkldnn, _ONEDNN),
+        coded=wide and _there(torch.ops.aten, _CODED),
         half=fbgemm and _there(torch, _FBGEMM),
         int8=fbgemm,
     )
@@ -100,7 +105,8 @@ def _products(asked: str) -> Products:
     if asked == INT8:
         return Products.BYTES if here.int8 else Products.PLAIN
     if asked == "float32" or (asked == "bfloat16" and here.bfloat16):
-        return Products.BLOCKED if here.blocked else Products.PLAIN
+        blocked = Products.CODED if asked == "bfloat16" and here.coded else Products.BLOCKED
+        return blocked if here.blocked else Products.PLAIN
     return Products.HALF if here.half else Products.PLAIN
 
 

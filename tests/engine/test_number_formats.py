@@ -58,7 +58,7 @@ def off(ours: Tensor, exact: Tensor) -> float:
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 MULTIPLIED = {
     "float32": (F32, F32, Products.BLOCKED),
-    "bfloat16": (BF16, BF16, Products.BLOCKED),
+    "bfloat16": (BF16, BF16, Products.CODED),
     "float16": (F16, F32, Products.HALF),
     "int8": (BF16, F32, Products.BYTES),
 }
@@ -67,11 +67,16 @@ NOT_MULTIPLIED = MULTIPLIED | {"bfloat16": (BF16, F32, Products.HALF)}
 
 @pytest.mark.parametrize("there", [True, False])
 def test_one_place_says_how_each_part_is_read_computed_and_multiplied(monkeypatch, there):
-    told(monkeypatch, bfloat16=there, blocked=True, half=True, int8=True)
+    told(monkeypatch, bfloat16=there, blocked=True, coded=True, half=True, int8=True)
     table = MULTIPLIED if there else NOT_MULTIPLIED
     assert {dtype: _told(dtype) for dtype in DTYPES} == table
     fusion = table | {"int8": table["bfloat16" if there else "float32"]}
     assert {dtype: _told(dtype, part="fusion") for dtype in DTYPES} == fusion
+
+
+def test_without_the_kernel_of_codes_bfloat16_is_multiplied_as_float32_is(monkeypatch):
+    told(monkeypatch, bfloat16=True, blocked=True, coded=False)
+    assert _told("bfloat16") == (BF16, BF16, Products.BLOCKED)
 
 
 def test_without_kernels_of_its_own_all_is_computed_as_it_is_read(monkeypatch):

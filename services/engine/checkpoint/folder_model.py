@@ -62,6 +62,10 @@ class FolderMatrix:
             tensor: Tensor = tensors.get_tensor(self._name)
         return tensor
 
+    def codes(self, first: int = 0, last: int | None = None) -> None:  # noqa: ARG002
+        """See `Stored`: these are plain numbers."""
+        return
+
 
 class _File:
     """A file as transformers opens it, whose matrices are stand-ins."""

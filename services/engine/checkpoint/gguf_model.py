@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.engine.checkpoint.codes import CODED, Codes, read_codes
 from services.engine.checkpoint.gguf_counts import check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
@@ -117,6 +118,15 @@ class GgufMatrix:
             self._mapped = self._place.mapped()
         wanted = ids.numpy() if self._order is None else self._order[ids.numpy()]
         return _numbers(self._place, self._mapped[wanted]).to(dtype)
+
+    def codes(self, first: int = 0, last: int | None = None) -> Codes | None:
+        """See `Stored`."""
+        place, wanted = self._place, range(self.shape[0])[first:last]
+        if place.tensor_type.name not in CODED:
+            return None
+        if self._order is not None:
+            return read_codes(place.data[self._order[first:last]], place.tensor_type.name)
+        return read_codes(place.part(wanted.start, wanted.stop), place.tensor_type.name)
 
 
 class _Lazy:

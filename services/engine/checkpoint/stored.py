@@ -15,6 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from services.engine.checkpoint.codes import Codes
+
+_CODES = "paceline_codes"
 _STORED = "paceline_stored"
 
 
@@ -30,6 +33,9 @@ class Stored(Protocol):
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Some rows [n, columns] by their numbers `ids` [n]; the others are not read."""
+
+    def codes(self, first: int = 0, last: int | None = None) -> Codes | None:
+        """The codes of all rows, or of some in a row; None where the file has none."""
 
 
 class StandIns:
@@ -81,6 +87,21 @@ def weight_of(module: nn.Linear | nn.Embedding, first: int = 0, last: int | None
     return stored.read(module.weight.dtype, first, last)
 
 
+def codes_of(module: nn.Linear, first: int = 0, last: int | None = None) -> Codes | None:
+    """The codes of a module's weight, or of some rows; None where nobody knows any."""
+    known: Codes | None = getattr(module, _CODES, None)
+    if known is not None:
+        return known.rows(first, last)
+    stored = stored_of(module)
+    return None if stored is None else stored.codes(first, last)
+
+
+def with_codes(module: nn.Linear, codes: Codes | None) -> nn.Linear:
+    """The module, of whose weight in memory these are the codes."""
+    setattr(module, _CODES, codes)
+    return module
+
+
 def cut(linear: nn.Linear, first: int, last: int) -> nn.Linear:
     """A module of some of the columns of what this one puts out, read now."""
     weight = weight_of(linear, first, last)
@@ -88,7 +109,7 @@ def cut(linear: nn.Linear, first: int, last: int) -> nn.Linear:
     part.weight = nn.Parameter(weight, requires_grad=False)
     if linear.bias is not None:
         part.bias = nn.Parameter(linear.bias.detach()[first:last], requires_grad=False)
-    return part
+    return with_codes(part, codes_of(linear, first, last))
 
 
 def embeddings_of(model: Any) -> Tensor:

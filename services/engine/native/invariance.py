@@ -289,4 +289,4 @@ def invariant(kind: type[PackedLinear] | None) -> type[PackedLinear]:
         return InvariantPlain
     if issubclass(kind, ByteLinear):
         return kind
-    return {BlockedLinear: InvariantBlocked, HalfLinear: InvariantHalf}[kind]
+    return InvariantHalf if issubclass(kind, HalfLinear) else InvariantBlocked

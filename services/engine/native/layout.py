@@ -134,14 +134,14 @@ class Layout:
     ) -> Tensor:
         """Store a layer's K/V and attend to it; see `ragged_attention` for the shapes."""
         rows = query[0].transpose(0, 1)
-        paging = self._paged(layer) or self._page(rows, key, value, scoring)
+        paging = self._paged(layer) or self._page(rows, scoring, key, value)
         paging.write(layer, key, value)
         return paging.attend(layer, rows, scoring).view(1, len(rows), rows.shape[1], -1)
 
     def attend_heads(self, layer: int, heads: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """The same of heads [total, heads, d], queries before K before V; returns [total, ...]."""
         rows, both = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads :].transpose(0, 1)
-        paging = self._paged(layer) or self._page(rows, *both[None].chunk(2, 1), scoring)
+        paging = self._paged(layer) or self._page(rows, scoring, *both[None].chunk(2, 1))
         paging.write_both(layer, both)
         return paging.attend(layer, rows, scoring)
 
@@ -152,7 +152,7 @@ class Layout:
         self._written += 1
         return self._paging
 
-    def _page(self, rows: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Paging:
+    def _page(self, rows: Tensor, scoring: Scoring, key: Tensor, value: Tensor) -> Paging:
         """Take pages; for queries [total, heads, d], and key and value as in `attend`."""
         way = None
         if self._invariant:

@@ -12,6 +12,8 @@ Its columns are the same to the bit.
 `services.engine.number_formats` decides which of these a model gets:
 
 * oneDNN's blocked order, for float32 and bfloat16: each value stays as it is.
+* The same for bfloat16, and for a few rows ATen's products of codes of 4 bits, where a file has its
+  weights as such (`checkpoint.codes`): they are a quarter of the bytes.
 * FBGEMM's packed fp16 weights, with float32 activations. bfloat16 values are exact in float16
   except below 6e-5 in size, where they move by at most 3e-8.
 * FBGEMM's int8 weights. A model that drafts gets rows of one byte: what it says is judged, so that
@@ -45,7 +47,8 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import number_formats
-from services.engine.checkpoint.stored import cut, read_all, weight_of
+from services.engine.checkpoint.codes import GROUP, Codes, joined
+from services.engine.checkpoint.stored import codes_of, cut, read_all, weight_of, with_codes
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,8 @@ _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
 _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
+_PACK_CODES = getattr(torch.ops.aten, "_convert_weight_to_int4pack_for_cpu", None)
+_MULTIPLY_CODES = getattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu", None)
 # Rows by a scale and a zero that are given: `quantized.linear_dynamic` takes them from all rows.
 _MULTIPLY_BYTES: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
@@ -167,6 +172,102 @@ class BlockedLinear(PackedLinear):
 
     def _pack(self, weight: Tensor) -> Any:
         return _BLOCK(weight.contiguous(), _BATCH)  # type: ignore[misc]
+
+
+class CodedLinear(BlockedLinear):
+    """oneDNN's in bfloat16, and ATen's of 4-bit codes for a few rows, where the weights have some.
+
+    Codes are the file's; what scales and offsets they have is rounded to bfloat16, as weights are.
+    Codes of 8 bits are two of 4, whose products are added up: those of a last layer alone, as all
+    of a model would take more than half of its memory again.
+    """
+
+    tolerances: ClassVar = {torch.bfloat16: 3e-2}
+    """Of a row whose neighbours are alike, as the check's are: there what offsets are off by adds
+    up. Of other rows products are off by as much as oneDNN's."""
+    most_rows: ClassVar = (4, 3)
+    """That one product of 4 bits is made of, and two: of more, oneDNN's is as fast."""
+    _few = 0
+
+    def __init__(self, linear: nn.Linear) -> None:
+        """See `PackedLinear`."""
+        super().__init__(linear)
+        self._codes = _packed_codes(linear)
+        if self._codes:
+            self._few = self.most_rows[len(self._codes) - 1]
+            self._check(self.whole())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features], bfloat16."""
+        if not self._are_few(rows):
+            return super().forward(rows)
+        flat, total = rows.reshape(-1, self.in_features), self._bias
+        for weights, meanings in self._codes:
+            product = _MULTIPLY_CODES(flat, weights, GROUP, meanings)  # type: ignore[misc]
+            total = product if total is None else product.add_(total)
+        assert total is not None
+        return total.view(*rows.shape[:-1], self.out_features)
+
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """See `PackedLinear`."""
+        if not self._are_few(rows):
+            return super().plus(rows, added)
+        return self.forward(rows).add_(added)
+
+    def _are_few(self, rows: Tensor) -> bool:
+        return 0 < rows.numel() // self.in_features <= self._few
+
+
+_FOUR = 4
+_LANES = 16
+"""ATen packs codes of so many columns of a product together."""
+_TALL = 8
+"""Times its width a last layer has columns at least, and no other."""
+_AT_ONCE = 1 << 21
+"""Codes that are packed at once: on the way each takes some bytes."""
+
+
+def _packed_codes(linear: nn.Linear) -> list[tuple[Tensor, Tensor]]:
+    """Of each product of 4 bits: numbers as ATen wants them, and what 8 and one more of them mean.
+
+    None where there are no codes.
+    """
+    width, height = linear.in_features, linear.out_features
+    step = max(1, _AT_ONCE // width // _ROWS) * _ROWS
+    made: list[tuple[Tensor, Tensor]] = []
+    for start in range(0, height if height % _LANES == 0 else 0, step):
+        codes = codes_of(linear, start, start + step)
+        if codes is None or (codes.bits != _FOUR and height <= _TALL * width):
+            return []
+        if not made:
+            # Beforehand, so that no holes are left between what stays.
+            made = [_room_for_codes(linear) for _ in range(codes.bits // _FOUR)]
+        for half, (numbers, meanings) in zip(_halves(codes), made, strict=True):
+            numbers[start : start + step], meanings[:, start : start + step] = _packed_half(*half)
+    return made
+
+
+def _room_for_codes(linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    numbers = torch.empty(linear.out_features, linear.in_features // 2, dtype=torch.uint8)
+    shape = linear.in_features // GROUP, linear.out_features, 2
+    return numbers, torch.empty(shape, dtype=torch.bfloat16)
+
+
+def _halves(codes: Codes) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Numbers of 4 bits, scales and offsets, whose products together are those of the codes."""
+    if codes.bits == _FOUR:
+        yield codes.numbers, codes.scales, codes.offsets
+    else:
+        # Each has its numbers' middle, 8, at 0, so that nothing large is rounded.
+        middle = -8 * codes.scales
+        yield codes.numbers >> 4, 16 * codes.scales, 16 * middle
+        yield codes.numbers & 15, codes.scales, codes.offsets - 16 * middle
+
+
+def _packed_half(numbers: Tensor, scales: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    meanings = torch.stack((scales, offsets + 8 * scales), -1).transpose(0, 1)
+    packed: Tensor = _PACK_CODES(numbers.int(), 2)  # type: ignore[misc]
+    return packed, meanings.bfloat16().contiguous()
 
 
 class TooLarge(Exception):
@@ -286,6 +387,7 @@ class WideByteLinear(ByteLinear):
 
 _KINDS: dict[Products, type[PackedLinear]] = {
     Products.BLOCKED: BlockedLinear,
+    Products.CODED: CodedLinear,
     Products.HALF: HalfLinear,
     Products.BYTES: ByteLinear,
 }
@@ -414,7 +516,7 @@ def packing_of(model: Any, form: NumberFormat | None = None) -> type[PackedLinea
     """How this model's weights are to be packed, if at all; `form` None: the one of its dtype."""
     form = form or number_format(name_of(model.dtype), str(model.device))
     products = form.products
-    if products is Products.BLOCKED and _size(model) < LEAST_BYTES:
+    if products in (Products.BLOCKED, Products.CODED) and _size(model) < LEAST_BYTES:
         return None
     return _KINDS.get(products)
 
@@ -508,11 +610,13 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
     if len(linears) == 1:
         return [_alone(kind, linears[0])]
     width = sum(linear.out_features for linear in linears)
-    joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
-    joined.weight = _joined([weight_of(linear) for linear in linears])
+    whole = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
+    whole.weight = _joined([weight_of(linear) for linear in linears])
     if linears[0].bias is not None:
-        joined.bias = _joined([linear.bias for linear in linears])
-    product = Product(kind(joined), len(linears))
+        whole.bias = _joined([linear.bias for linear in linears])
+    if issubclass(kind, CodedLinear):
+        with_codes(whole, joined([codes_of(linear) for linear in linears]))
+    product = Product(kind(whole), len(linears))
     starts = accumulate((linear.out_features for linear in linears), initial=0)
     pairs = zip(linears, starts, strict=False)
     return [PartLinear(linear, product, start) for linear, start in pairs]

@@ -25,9 +25,7 @@ _TEXTS = (300, 700, 200, 1000, 100, 64, 5)
 
 
 @cache
-def steady(
-    dtype: torch.dtype, head_dim: int, groups: int, scaling: float | None = None
-) -> Steady:
+def steady(dtype: torch.dtype, head_dim: int, groups: int, scaling: float | None = None) -> Steady:
     """The cheapest way to attend in which no row depends on others or on how far keys are padded.
 
     `groups`: heads that share a key. `scaling`: see `Scoring`; some kernels multiply a small
