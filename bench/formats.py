@@ -100,13 +100,14 @@ def _distance(
     }
 
 
-def _bytes(engine: NativeEngine) -> int:
-    """Of all products' weights, as they are packed."""
+def _bytes(engine: NativeEngine) -> float:
+    """Of all products' weights, as they are packed, and of codes beside them."""
     width = {"float32": 4, "int8": 1}.get(engine.dtype, 2)
     products = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
     # FBGEMM rounds columns of fp16 up.
     block = _BLOCK if number_format(engine.dtype).products is Products.HALF else 1
-    return width * sum(-(-one.in_features // block) * block * one.out_features for one in products)
+    numbers = sum(-(-one.in_features // block) * block * one.out_features for one in products)
+    return width * numbers + sum(one.code_bytes for one in products)
 
 
 def _times(

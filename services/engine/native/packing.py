@@ -118,6 +118,11 @@ class PackedLinear(nn.Module):
         """The weights [out_features, in_features] in plain order."""
         raise NotImplementedError
 
+    @property
+    def code_bytes(self) -> float:
+        """Of codes that are kept beside the weights."""
+        return 0
+
     @classmethod
     def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
         """Weights and bias as they are packed."""
@@ -213,6 +218,11 @@ class CodedLinear(BlockedLinear):
         if not self._are_few(rows):
             return super().plus(rows, added)
         return self.forward(rows).add_(added)
+
+    @property
+    def code_bytes(self) -> float:
+        """See `PackedLinear`."""
+        return sum(part.nbytes for pair in self._codes for part in pair)
 
     def _are_few(self, rows: Tensor) -> bool:
         return 0 < rows.numel() // self.in_features <= self._few
@@ -438,6 +448,12 @@ class PartLinear(PackedLinear):
         return self._product.packed.whole()[self._columns]
 
     @property
+    def code_bytes(self) -> float:
+        """See `PackedLinear`: this module's part."""
+        packed = self._product.packed
+        return packed.code_bytes * self.out_features / packed.out_features
+
+    @property
     def _bias(self) -> Tensor | None:  # type: ignore[override]
         bias = self._product.packed._bias
         return None if bias is None else bias[self._columns]
@@ -471,6 +487,11 @@ class SplitLinear(PackedLinear):
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order."""
         return torch.cat([part.whole() for part in self._parts])
+
+    @property
+    def code_bytes(self) -> float:
+        """See `PackedLinear`."""
+        return sum(part.code_bytes for part in self._parts)
 
     @property
     def _bias(self) -> Tensor | None:  # type: ignore[override]
