@@ -252,8 +252,8 @@ class Matcher:
         """How many tokens the matcher took."""
         self._behind = 0
         """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
-        self._made: tuple[tuple[int, ...], Mask | None] | None = None
-        """A mask that was made before it is asked for, and the path that it stands behind."""
+        self._made: tuple[Mask | None] | None = None
+        """The mask behind the output, where it was made before it is asked for."""
         self.stuck = False
         """Whether the format cannot be followed any further, so that nothing is allowed."""
 
@@ -301,7 +301,7 @@ class Matcher:
 
         In any thread, while nothing else is asked of it; raises what `mask` does.
         """
-        self._made = (), self.mask(())
+        self._made = (self.mask(()),)
 
     def mask(self, path: Sequence[int]) -> Mask | None:
         """Which tokens may follow the output and `path`, bool [V].
@@ -309,8 +309,8 @@ class Matcher:
         None = any: in free text, behind the end, and where the format does not allow `path`
         itself, so that no target gets there.
         """
-        if self._made is not None and self._made[0] == tuple(path):
-            return self._made[1]
+        if self._made is not None and not path:
+            return self._made[0]
         formed = self._walk(path) and not self._behind and self._free.complete
         formed = formed and self._may_go_on()
         mask = self._charged(self._matcher.compute_bitmask) if formed else b""

@@ -14,8 +14,8 @@ from services.engine import number_formats
 from services.engine.checkpoint.codes import read_codes
 from services.engine.checkpoint.stored import codes_of, with_codes
 from services.engine.native import NativeEngine, packing
-from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from tests.engine.conftest import feed
 from tests.gguf_files import gguf_file
 
 
@@ -40,11 +40,11 @@ def dequantized(kept: Any, kind: str) -> Tensor:
     return torch.from_numpy(quants.dequantize(kept, GGMLQuantizationType[kind]))
 
 
-def coded(kind: str, height: int, width: int = 256, bias: bool = True) -> nn.Linear:
+def coded(kind: str, height: int) -> nn.Linear:
     """A bfloat16 module whose weights are of a file's blocks."""
-    numbers = np.random.default_rng(height).standard_normal((height, width)).astype(np.float32)
+    numbers = np.random.default_rng(height).standard_normal((height, 256)).astype(np.float32)
     codes = read_codes(quants.quantize(numbers, GGMLQuantizationType[kind]), kind)
-    made = nn.Linear(width, height, bias=bias, dtype=torch.bfloat16).requires_grad_(False)
+    made = nn.Linear(256, height, dtype=torch.bfloat16).requires_grad_(False)
     made.weight.copy_(codes.whole())
     return with_codes(made, codes)
 
@@ -115,7 +115,7 @@ def test_codes_are_packed_bit_by_bit_as_at_once(monkeypatch):
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
-def test_an_engine_on_a_file_of_4_bits_says_what_transformers_says(tmp_path, kind):
+def test_an_engine_on_a_file_of_4_bits_says_what_it_says_in_float32(tmp_path, kind):
     file = gguf_file(tmp_path / "m.gguf", "llama", kind=kind)
     engine = NativeEngine.load(ModelSpec(str(file), "bfloat16"))
     exact = NativeEngine.load(ModelSpec(str(file), "float32"))
@@ -126,7 +126,9 @@ def test_an_engine_on_a_file_of_4_bits_says_what_transformers_says(tmp_path, kin
     }
     assert sum(bool(own._codes) for own in products.values()) == len(products) == 9
     text = list(range(5, 45))
-    whole, parts = engine_logits(exact, [text]), engine_logits(engine, [[own] for own in text])
+    whole = feed(exact, exact.new_cache(64), text)
+    cache = engine.new_cache(64)
+    parts = torch.cat([feed(engine, cache, [token]) for token in text])
     assert off(parts, whole.double()) < 0.02
 
 
@@ -137,10 +139,3 @@ def off(ours: Tensor, exact: Tensor) -> float:
 
 def _product_of(module: nn.Module) -> nn.Module:
     return module._product.packed if isinstance(module, packing.PartLinear) else module
-
-
-def engine_logits(engine: NativeEngine, pieces: list[list[int]]) -> Tensor:
-    cache = engine.new_cache(64)
-    logits = [engine.forward([Segment(cache, piece)])[0] for piece in pieces]
-    cache.free()
-    return torch.cat(logits)

@@ -1,7 +1,7 @@
 """Weights of four and eight bits as a GGUF file has them: codes, and for each 32 what they mean.
 
 A block of ggml (ggml-quants.c) is a scale, an offset where there is one, and codes, which are
-whole numbers. Products of a few rows can be made of these, with a quarter of the bytes of bfloat16.
+whole numbers. Products of a few rows can be made of these, with a third of the bytes of bfloat16.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class GgufMatrix:
     def read(self, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
         """See `Stored`."""
         if self._order is not None:
-            return _numbers(self._place, self._place.data[self._order[first:last]]).to(dtype)
+            return _numbers(self._place, self._blocks(first, last)).to(dtype)
         wanted = range(self.shape[0])[first:last]
         out = torch.empty((len(wanted), self.shape[1]), dtype=dtype)
         step = max(1, _AT_ONCE // max(1, self.shape[1]))
@@ -121,12 +121,15 @@ class GgufMatrix:
 
     def codes(self, first: int = 0, last: int | None = None) -> Codes | None:
         """See `Stored`."""
-        place, wanted = self._place, range(self.shape[0])[first:last]
-        if place.tensor_type.name not in CODED:
-            return None
+        kind = self._place.tensor_type.name
+        return read_codes(self._blocks(first, last), kind) if kind in CODED else None
+
+    def _blocks(self, first: int, last: int | None) -> NDArray[Any]:
+        """Some rows in a row, as the file has them, read now."""
         if self._order is not None:
-            return read_codes(place.data[self._order[first:last]], place.tensor_type.name)
-        return read_codes(place.part(wanted.start, wanted.stop), place.tensor_type.name)
+            return self._place.data[self._order[first:last]]
+        wanted = range(self.shape[0])[first:last]
+        return self._place.part(wanted.start, wanted.stop)
 
 
 class _Lazy:

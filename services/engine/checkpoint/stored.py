@@ -109,7 +109,7 @@ def cut(linear: nn.Linear, first: int, last: int) -> nn.Linear:
     part.weight = nn.Parameter(weight, requires_grad=False)
     if linear.bias is not None:
         part.bias = nn.Parameter(linear.bias.detach()[first:last], requires_grad=False)
-    return with_codes(part, codes_of(linear, first, last))
+    return part
 
 
 def embeddings_of(model: Any) -> Tensor:

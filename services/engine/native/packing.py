@@ -13,7 +13,7 @@ Its columns are the same to the bit.
 
 * oneDNN's blocked order, for float32 and bfloat16: each value stays as it is.
 * The same for bfloat16, and for a few rows ATen's products of codes of 4 bits, where a file has its
-  weights as such (`checkpoint.codes`): they are a quarter of the bytes.
+  weights as such (`checkpoint.codes`): they are a third of the bytes.
 * FBGEMM's packed fp16 weights, with float32 activations. bfloat16 values are exact in float16
   except below 6e-5 in size, where they move by at most 3e-8.
 * FBGEMM's int8 weights. A model that drafts gets rows of one byte: what it says is judged, so that
@@ -47,7 +47,8 @@ from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine import number_formats
-from services.engine.checkpoint.codes import GROUP, Codes, joined
+from services.engine.checkpoint import codes as stored_codes
+from services.engine.checkpoint.codes import GROUP, Codes
 from services.engine.checkpoint.stored import codes_of, cut, read_all, weight_of, with_codes
 from services.engine.number_formats import NumberFormat, Products, name_of, number_format
 
@@ -149,11 +150,20 @@ class PackedLinear(nn.Module):
             destination[prefix + "bias"] = self._bias
 
     def _check(self, weight: Tensor) -> None:
-        row = torch.linspace(-1.0, 1.0, self.in_features, dtype=weight.dtype)[None]
-        expected = F.linear(row, weight, self._bias).float()
-        error = (self(row).float() - expected).norm() / expected.norm().clamp_min(1e-9)
-        if not error <= self.tolerances[weight.dtype]:
-            raise StartError(f"packed weights: products differ by {error:.1e}")
+        row = self._row(weight.dtype)
+        expected = F.linear(row, weight, self._bias)
+        _require_near(self(row), expected, self.tolerances[weight.dtype])
+
+    def _row(self, dtype: torch.dtype) -> Tensor:
+        """One [1, in_features] to compare products of."""
+        return torch.linspace(-1.0, 1.0, self.in_features, dtype=dtype)[None]
+
+
+def _require_near(ours: Tensor, expected: Tensor, tolerance: float) -> None:
+    expected = expected.float()
+    error = (ours.float() - expected).norm() / expected.norm().clamp_min(1e-9)
+    if not error <= tolerance:
+        raise StartError(f"packed weights: products differ by {error:.1e}")
 
 
 class BlockedLinear(PackedLinear):
@@ -187,9 +197,6 @@ class CodedLinear(BlockedLinear):
     of a model would take more than half of its memory again.
     """
 
-    tolerances: ClassVar = {torch.bfloat16: 3e-2}
-    """Of a row whose neighbours are alike, as the check's are: there what offsets are off by adds
-    up. Of other rows products are off by as much as oneDNN's."""
     most_rows: ClassVar = (4, 3)
     """That one product of 4 bits is made of, and two: of more, oneDNN's is as fast."""
     _few = 0
@@ -200,7 +207,8 @@ class CodedLinear(BlockedLinear):
         self._codes = _packed_codes(linear)
         if self._codes:
             self._few = self.most_rows[len(self._codes) - 1]
-            self._check(self.whole())
+            row = self._row(torch.bfloat16)
+            _require_near(self(row), super().forward(row), _CODED_TOLERANCE)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features], bfloat16."""
@@ -228,6 +236,9 @@ class CodedLinear(BlockedLinear):
         return 0 < rows.numel() // self.in_features <= self._few
 
 
+_CODED_TOLERANCE = 3e-2
+"""From oneDNN's product, of a row whose neighbours are alike, as the check's are: there what
+offsets are off by adds up. Of other rows products are off by as much as oneDNN's."""
 _FOUR = 4
 _LANES = 16
 """ATen packs codes of so many columns of a product together."""
@@ -635,9 +646,7 @@ def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLi
     whole.weight = _joined([weight_of(linear) for linear in linears])
     if linears[0].bias is not None:
         whole.bias = _joined([linear.bias for linear in linears])
-    if issubclass(kind, CodedLinear):
-        with_codes(whole, joined([codes_of(linear) for linear in linears]))
-    product = Product(kind(whole), len(linears))
+    product = Product(_of_memory(kind, whole, linears), len(linears))
     starts = accumulate((linear.out_features for linear in linears), initial=0)
     pairs = zip(linears, starts, strict=False)
     return [PartLinear(linear, product, start) for linear, start in pairs]
@@ -649,8 +658,21 @@ def _alone(kind: type[PackedLinear], linear: nn.Linear) -> PackedLinear:
     if parts <= 1:
         return kind(linear)
     step = -(-linear.out_features // parts // _ROWS) * _ROWS
-    starts = range(0, linear.out_features, step)
-    return SplitLinear([kind(cut(linear, start, start + step)) for start in starts])
+    cuts = [(start, start + step) for start in range(0, linear.out_features, step)]
+    return SplitLinear([_of_memory(kind, cut(linear, *own), [linear], *own) for own in cuts])
+
+
+def _of_memory(
+    kind: type[PackedLinear],
+    read: nn.Linear,
+    sources: Sequence[nn.Linear],
+    first: int = 0,
+    last: int | None = None,
+) -> PackedLinear:
+    """A module packed that was read of others, all of them or some of their rows."""
+    if issubclass(kind, CodedLinear):
+        with_codes(read, stored_codes.joined([codes_of(own, first, last) for own in sources]))
+    return kind(read)
 
 
 def _joined(parts: list[Tensor]) -> nn.Parameter:

@@ -79,8 +79,7 @@ class Choosing:
         busy: set[RunningSession] = set()
         used = 0
         for session in ready:
-            light = not session.heavy
-            if session.held or (rest and not light):
+            if session.held or (rest and session.heavy):
                 continue
             if used >= self._options.max_step_tokens:
                 break
@@ -88,11 +87,12 @@ class Choosing:
             if session.preempted or not self._has_room(session, busy):
                 continue
             # Each row of a heavy one wants a mask, and one is made beside the forward.
-            turns.append(_with_draft(session, counts[session.key] if light or alone else 0))
+            costly = session.heavy and not alone
+            turns.append(_with_draft(session, 0 if costly else counts[session.key]))
             busy.add(session)
             session.served_in, session.served = step, next(self._served)
             used += 1 + len(turns[-1].tree)
-            rest = rest or not (light or alone)
+            rest = rest or costly
         return turns
 
     def _has_room(self, session: RunningSession, busy: Collection[RunningSession]) -> bool:
