@@ -61,10 +61,10 @@ from services.engine.native import fused_layers
 torch.set_num_threads(7)
 for name, width, count in (("silu", 1000, 334), ("gelu_pytorch_tanh", 1000, 334),
                            ("silu", 20_001, 9), ("gelu_pytorch_tanh", 20_001, 9)):
-    rows, gate = torch.randn(1, count, 2 * width).chunk(2, -1)[0], fused_layers._GATES[name]
+    rows, gate = torch.randn(count, 2 * width).chunk(2, -1)[0], fused_layers._GATES[name]
     made = fused_layers._by_whole_rows(gate, rows)
-    alone = [fused_layers._by_whole_rows(gate, row) for row in rows.split(1, 1)]
-    assert torch.equal(made, torch.cat(alone, 1)), (name, width)
+    alone = [fused_layers._by_whole_rows(gate, row) for row in rows.split(1)]
+    assert torch.equal(made, torch.cat(alone)), (name, width)
 """
 
 

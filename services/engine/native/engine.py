@@ -53,7 +53,7 @@ class NativeEngine(BudgetedEngine):
     ) -> None:
         """Wrap a prepared model; use `load` or `from_model` instead."""
         config = model.config.get_text_config()
-        self._model = model
+        self._model, self._device = model, model.device
         self.model_id = spec.model
         self.dtype = spec.dtype
         self.fingerprint = fingerprint
@@ -261,7 +261,7 @@ class NativeEngine(BudgetedEngine):
 
     def _run(self, layout: Layout) -> Tensor:
         """Logits [wanted rows, V] of one packed pass."""
-        device = self._model.device
+        device = self._device
         output = self._model(
             **self._inputs(torch.tensor([layout.token_ids], device=device)),
             position_ids=torch.tensor([layout.positions], device=device),

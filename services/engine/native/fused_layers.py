@@ -89,14 +89,15 @@ class _Norm(NamedTuple):
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows [..., d], rounded as transformers does."""
-        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        wide = rows.float()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
-        scaled = rows * scale
         if rows.dtype is torch.float32:
-            return scaled.mul_(self.weight)
+            return (wide * scale).mul_(self.weight)
+        scaled = wide.mul_(scale)
         if self.late:
-            return scaled.mul_(self.weight).to(rows.dtype)
-        return scaled.to(rows.dtype).mul_(self.weight)
+            return scaled.mul_(self.weight).type_as(rows)
+        return scaled.type_as(rows).mul_(self.weight)
 
 
 class _Turn(NamedTuple):
@@ -174,21 +175,21 @@ class _Parts:
         )
 
     def heads(self, rows: Tensor, turn: _Turn) -> Tensor:
-        """Of rows [1, n, d] queries and keys, turned, and values: [n, heads, head_dim]."""
-        every = self.qkv.forward(rows).view(rows.shape[1], -1, turn.cos.shape[-1])
-        turned = every[:, : -self.kv_heads]
+        """Of rows [n, d] queries and keys, turned, and values: [n, heads, head_dim]."""
+        every = self.qkv.forward(rows).view(rows.shape[0], -1, turn.cos.shape[-1])
+        turned = every.narrow(1, 0, every.shape[1] - self.kv_heads)
         asking = turned if self.head_norm is None else self.head_norm(turned)
         turn.into(turned, asking)
         return every
 
     def attended(self, rows: Tensor, stream: Tensor) -> Tensor:
-        """The residual stream [1, n, d] after attention, which gives rows [1, n, heads * d]."""
+        """The residual stream [n, d] after attention, which gives rows [n, heads * d]."""
         if self.behind is None:
             return self.out.plus(rows, stream)
         return self.behind[0](self.out.forward(rows)).add_(stream)
 
     def fed_forward(self, stream: Tensor) -> Tensor:
-        """The residual stream [1, n, d] after the MLP."""
+        """The residual stream [n, d] after the MLP."""
         gate, up = self.gate_up.forward(self.norms[1](stream)).chunk(2, -1)
         rows = _by_whole_rows(self.gate, gate).mul_(up)
         if self.behind is None:
@@ -197,12 +198,12 @@ class _Parts:
 
 
 def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What `compute` makes of each number of rows [1, n, d], with the bits that a row has alone.
+    """What `compute` makes of each number of rows [n, d], with the bits that a row has alone.
 
     PyTorch cuts a large operation anywhere, one piece to a thread, and computes the last few
     numbers of a piece otherwise than those before. So here the cuts are between rows.
     """
-    count, width = rows.shape[1:]
+    count, width = rows.shape
     threads = 1 if rows.numel() < _UNCUT else torch.get_num_threads()
     if threads == 1:
         return compute(rows)
@@ -212,9 +213,9 @@ def _by_whole_rows(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     if width >= _UNCUT or even * width <= (threads - 1) * GRAIN:
         even = 0
     few = max(1, (_UNCUT - 1) // width)
-    parts = [compute(rows[:, :even])] if even else []
-    parts += [compute(rows[:, start : start + few]) for start in range(even, count, few)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    parts = [compute(rows[:even])] if even else []
+    parts += [compute(rows[start : start + few]) for start in range(even, count, few)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _uncut(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -222,9 +223,9 @@ def _uncut(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     few = max(1, (_UNCUT - 1) // rows.shape[-1])
     each = [
         [compute(own) for own in torch.split(some, _UNCUT // 2, -1)]
-        for some in torch.split(rows, few, 1)
+        for some in torch.split(rows, few)
     ]
-    return torch.cat([torch.cat(parts, -1) for parts in each], 1)
+    return torch.cat([torch.cat(parts, -1) for parts in each])
 
 
 _UNCUT = 1 << 14
@@ -263,10 +264,11 @@ class FusedLayer(nn.Module):
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[no-any-return]
         attention = parts.attention
         turn = _Turn.of(kwargs["position_embeddings"], layout.once)
-        heads = parts.heads(parts.norms[0](hidden_states), turn)
+        stream = hidden_states.squeeze(0)
+        heads = parts.heads(parts.norms[0](stream), turn)
         scoring = Scoring(attention.scaling, self.window(attention), parts.softcap)
         rows = layout.attend_heads(attention.layer_idx, heads, parts.kv_heads, scoring)
-        return parts.fed_forward(parts.attended(rows[None], hidden_states))
+        return parts.fed_forward(parts.attended(rows, stream)).unsqueeze(0)
 
     def _is_whole(self) -> bool:
         """Whether no stand-in is in the place of a sub-layer."""

@@ -83,7 +83,8 @@ _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
 _PACK_CODES = getattr(torch.ops.aten, "_convert_weight_to_int4pack_for_cpu", None)
-_MULTIPLY_CODES = getattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu", None)
+# Through `torch.ops` a call takes 1 to 2 µs more.
+_MULTIPLY_CODES = getattr(torch, "_weight_int4pack_mm_for_cpu", None)
 # Rows by a scale and a zero that are given: `quantized.linear_dynamic` takes them from all rows.
 _MULTIPLY_BYTES: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
@@ -212,18 +213,19 @@ class CodedLinear(BlockedLinear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features], bfloat16."""
-        if not self._are_few(rows):
+        flat = rows if rows.dim() == 2 else rows.flatten(0, -2)
+        if not 0 < flat.shape[0] <= self._few:
             return super().forward(rows)
-        flat, total = rows.reshape(-1, self.in_features), self._bias
+        total = self._bias
         for weights, meanings in self._codes:
             product = _MULTIPLY_CODES(flat, weights, GROUP, meanings)  # type: ignore[misc]
             total = product if total is None else product.add_(total)
         assert total is not None
-        return total.view(*rows.shape[:-1], self.out_features)
+        return total if flat is rows else total.view(*rows.shape[:-1], self.out_features)
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
         """See `PackedLinear`."""
-        if not self._are_few(rows):
+        if rows.numel() > self._few * self.in_features:
             return super().plus(rows, added)
         return self.forward(rows).add_(added)
 
@@ -231,9 +233,6 @@ class CodedLinear(BlockedLinear):
     def code_bytes(self) -> float:
         """See `PackedLinear`."""
         return sum(part.nbytes for pair in self._codes for part in pair)
-
-    def _are_few(self, rows: Tensor) -> bool:
-        return 0 < rows.numel() // self.in_features <= self._few
 
 
 _CODED_TOLERANCE = 3e-2
