@@ -18,6 +18,8 @@ SELDOM = 8
 """Of so many steps one has a draft, at most, where a chain does not catch up."""
 BETTER = 1.05
 """Times as many tokens by time that waiting is to bring."""
+WORSE, ENOUGH = 0.7, 5
+"""A try of waiting ends behind so many steps if it brings less than such a share."""
 KEEP = 0.9
 SPARE_S = 0.02
 """Seconds on top of what drafts take."""
@@ -72,8 +74,14 @@ class Patience:
         self._rates[self.holds].add(tokens, seconds)
         self._steps += 1
         self._with_draft += judged
-        if self._steps >= self._until:
+        if self._steps >= self._until or self._in_vain():
             self._review()
+
+    def _in_vain(self) -> bool:
+        """Whether waiting, which is being tried, is seen to cost much."""
+        free, held = (rate.value for rate in self._rates)
+        tried = self.holds and self._until == TRIAL and self._steps >= ENOUGH
+        return tried and 0.0 < held < WORSE * free
 
     def hold_s(self, held: int, final: bool, chances: Sequence[float], step_ms: float) -> float:
         """Seconds to wait for more than the `held` tokens; 0 = none.
