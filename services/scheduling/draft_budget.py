@@ -92,6 +92,8 @@ class _Acceptance:
     nodes: list[_Share] = field(default_factory=lambda: [_Share() for _ in range(len(EDGES) + 1)])
     holds: bool = False
     """Whether sessions wait for their drafts."""
+    vain: bool = False
+    """Whether one has tried that in vain."""
     rest: int = 0
     """Steps that a session rests for at its begin, as drafts come too late."""
 
@@ -364,7 +366,7 @@ class DraftBudget:
         """A session is gone; what it taught stays with its tenant and source."""
         if (session := self._sessions.pop(key, None)) is not None:
             of_tenant, _ = self._known_of(session.tenant, session.source)
-            of_tenant.holds = session.patience.holds
+            of_tenant.holds, of_tenant.vain = session.patience.holds, session.patience.vain
             self._drafted_for -= session.counted
 
     # --- what is known ------------------------------------------------------------
@@ -373,7 +375,7 @@ class DraftBudget:
         found = self._sessions.get(offer.key)
         if found is None or found.source != offer.source:
             of_tenant, _ = self._known_of(offer.tenant, offer.source)
-            patience = Patience(of_tenant.holds)
+            patience = Patience(of_tenant.holds, of_tenant.vain)
             rest = of_tenant.rest
             found = _Session(offer.tenant, offer.source, rest=rest, patience=patience)
             found.late_rest = max(SHORTEST_REST, rest)

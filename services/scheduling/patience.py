@@ -44,9 +44,10 @@ class _Rate:
 
 @dataclass(slots=True)
 class Patience:
-    """Of one session. `holds`: whether it waits for its drafts."""
+    """Of one session. `holds`: whether it waits for its drafts; `vain`: whether a try cost much."""
 
     holds: bool = False
+    vain: bool = False
     draft_ms: float = 0.0
     """What a draft takes, as far as it was sent."""
     token_ms: float = 0.0
@@ -61,6 +62,10 @@ class Patience:
     _until: int = TRIAL
     """Steps after which it is looked at again."""
     _retry: int = FIRST_RETRY
+
+    def __post_init__(self) -> None:
+        if self.vain and not self.holds:
+            self._until = self._retry
 
     def drafted(self, tokens: int, ms: float, *, whole: bool) -> None:
         """A draft came, in time or late."""
@@ -109,6 +114,7 @@ class Patience:
             self._choose(False, TRIAL)
         elif held and free and tried:
             better = held > BETTER * free
+            self.vain = not better
             self._choose(better, self._retry)
             self._retry = min(2 * self._retry, LAST_RETRY)
         elif self.token_ms and seldom:

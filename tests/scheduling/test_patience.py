@@ -8,6 +8,7 @@ import pytest
 
 from services.scheduling.draft_budget import DraftBudget
 from services.scheduling.offers import Judged, Offer
+from services.scheduling.patience import ENOUGH, FIRST_RETRY, TRIAL
 
 PLAIN_MS, VERIFY_MS = 6.2, 6.6
 
@@ -80,3 +81,29 @@ def test_the_next_session_of_a_tenant_waits_as_the_last_one_did() -> None:
     budget.drafted("t", 8, 3.0, final=True)
     [own] = budget.allot([first._replace(key="t")])
     assert own.hold_s > 0
+
+
+def waited(budget: DraftBudget, key: str, steps: int) -> int:
+    """Steps that a session waited in, where a step that does takes six times as long."""
+    held = 0
+    for _ in range(steps):
+        [own] = budget.allot([Offer(key, "one", 0, source="model", window=8)])
+        held += own.hold_s > 0
+        seconds = (6 if own.hold_s else 1) * PLAIN_MS / 1e3
+        budget.stepped(1, 0, PLAIN_MS)
+        budget.drafted(key, 4, 4.0, final=False)
+        budget.advanced(key, 2 if own.hold_s else 1, seconds)
+    return held
+
+
+def test_a_try_of_waiting_ends_when_it_is_seen_to_cost_much() -> None:
+    assert waited(DraftBudget(), "s", 100) == ENOUGH < TRIAL
+
+
+def test_the_next_session_does_not_try_at_once_what_was_in_vain() -> None:
+    budget = DraftBudget()
+    assert waited(budget, "s", 50)
+    budget.forget("s")
+    assert waited(budget, "t", FIRST_RETRY) == 0
+    # Then it does, as texts differ; it rests in between, as its drafts come too late.
+    assert waited(budget, "t", 10 * FIRST_RETRY) > 0
