@@ -93,7 +93,7 @@ class _Acceptance:
     holds: bool = False
     """Whether sessions wait for their drafts."""
     vain: bool = False
-    """Whether one has tried that in vain."""
+    """Whether the last one that tried to wait did so in vain."""
     rest: int = 0
     """Steps that a session rests for at its begin, as drafts come too late."""
 

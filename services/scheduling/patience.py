@@ -44,7 +44,7 @@ class _Rate:
 
 @dataclass(slots=True)
 class Patience:
-    """Of one session. `holds`: whether it waits for its drafts; `vain`: whether a try cost much."""
+    """Of one session. `holds`: whether it waits for its drafts; `vain`: a try did not pay."""
 
     holds: bool = False
     vain: bool = False
