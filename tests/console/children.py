@@ -29,6 +29,15 @@ while not pathlib.Path(sys.argv[1] + ".end").exists():
 """Goes on when there is a file beside its ready file."""
 REFUSE = "import sys; print('starting'); sys.exit('weights.safetensors is not a weights file')"
 
+NOISY = """
+import os, sys
+print("starting")
+print("paceline verifier: weights.safetensors is not a weights file", file=sys.stderr, flush=True)
+os.write(2, b"[rank0]:[W1130 ProcessGroupNCCL.cpp:1476] Warning: destroy_process_group()\\n")
+sys.exit(1)
+"""
+"""A library writes of the end of a process behind what that says of itself."""
+
 
 def child(folder: Path, name: str, program: str) -> ProcessSpec:
     ready = folder / f"{name}.ready"

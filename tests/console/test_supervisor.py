@@ -13,7 +13,7 @@ import pytest
 
 from services.cluster.supervisor import RestartPolicy, Supervisor
 from services.contract.errors import StartError
-from tests.console.children import DEAF, REFUSE, SERVE, SLOW, child
+from tests.console.children import DEAF, NOISY, REFUSE, SERVE, SLOW, child
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.processes
@@ -65,6 +65,15 @@ async def test_what_a_long_start_is_about_is_told_once_for_each_part(
     (tmp_path / "verifier.ready.end").touch()
     [address] = await starting
     assert lines[2:] == [f"verifier serves on {address}"]
+
+
+async def test_why_a_child_did_not_start_is_what_it_said_and_not_what_a_library_wrote_behind_it(
+    tmp_path, supervised
+):
+    supervisor, _ = supervised()
+    with pytest.raises(StartError, match=r"weights.safetensors is not a weights file$"):
+        await supervisor.start([child(tmp_path, "verifier-1", NOISY)])
+    assert "NCCL" in (tmp_path / "verifier-1.log").read_text()
 
 
 async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_path, supervised):
