@@ -321,16 +321,19 @@ class WorkerHost(Generic[C, E]):
         self._in_hand = None
 
     def _report(self) -> None:
-        """Post the events, in one call to the loop, and publish the progress."""
+        """Publish the progress, and behind it post the events, in one call to the loop.
+
+        Whoever has heard that a session began finds it in the progress: a drain waits for those.
+        """
+        now = time.perf_counter()
+        if not self._busy or now >= self._snapshot_due:
+            self._snapshot_due = now + SNAPSHOT_SECONDS
+            self._progress = replace(self._core.progress(), steps=self._steps)
         if self._events or self._made_room:
             batch = self._events.copy()
             self._events.clear()
             self._made_room = False
             self._post(self._deliver, batch)
-        now = time.perf_counter()
-        if not self._busy or now >= self._snapshot_due:
-            self._snapshot_due = now + SNAPSHOT_SECONDS
-            self._progress = replace(self._core.progress(), steps=self._steps)
 
     def _post(self, callback: Callable[[Any], None], argument: object) -> None:
         # The loop may be closed while the last step runs; then nobody listens.

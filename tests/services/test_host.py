@@ -117,6 +117,14 @@ async def test_submit_waits_while_the_queue_is_full(host, core, sink, link):
     assert [numbers(event) for event in sink.events[1:]] == [[n] for n in range(1, 101)]
 
 
+async def test_who_hears_that_a_session_began_finds_it_in_the_progress(host, sink, link):
+    told, post = [], host._post
+    host._post = lambda *given: (told.append(host.progress().sessions), post(*given))
+    await host.submit(link, [start()])
+    await sink.until(1)
+    assert told == [1]
+
+
 async def test_progress_grows_with_steps_and_shows_queued_work_in_a_step(host, core, sink, link):
     assert host.progress() == t.Progress(links=1)
     core.gate.clear()
