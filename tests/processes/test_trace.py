@@ -22,7 +22,7 @@ def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
         "--draft",
         str(models / "llama-3"),
     )
-    events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
+    events = up.generate("--max-tokens", "250", "--temperature", "0", "--ignore-eos")
     assert up.stop() == 0
 
     [generate] = receiver.named(names.GENERATE.name)
