@@ -323,7 +323,7 @@ class WorkerHost(Generic[C, E]):
     def _report(self) -> None:
         """Publish the progress, and behind it post the events, in one call to the loop.
 
-        Whoever has heard that a session began finds it in the progress: a drain waits for those.
+        A drain that begins as soon as a first session was told to have begun waits for it.
         """
         now = time.perf_counter()
         if not self._busy or now >= self._snapshot_due:

@@ -84,9 +84,10 @@ class Patience:
 
     def _in_vain(self) -> bool:
         """Whether waiting, which is being tried, is seen to cost much."""
+        if not self.holds or self._until != TRIAL or self._steps < ENOUGH:
+            return False
         free, held = (rate.value for rate in self._rates)
-        tried = self.holds and self._until == TRIAL and self._steps >= ENOUGH
-        return tried and 0.0 < held < WORSE * free
+        return 0.0 < held < WORSE * free
 
     def hold_s(self, held: int, final: bool, chances: Sequence[float], step_ms: float) -> float:
         """Seconds to wait for more than the `held` tokens; 0 = none.

@@ -28,7 +28,6 @@ while not pathlib.Path(sys.argv[1] + ".end").exists():
 )
 """Goes on when there is a file beside its ready file."""
 REFUSE = "import sys; print('starting'); sys.exit('weights.safetensors is not a weights file')"
-
 NOISY = """
 import os, sys
 print("starting")

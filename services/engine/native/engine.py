@@ -124,7 +124,7 @@ class NativeEngine(BudgetedEngine):
             spec.kv_capacity_tokens,
             per_token,
             self.max_context_length,
-            free_bytes(self._model.device),
+            free_bytes(self._device),
         )
 
     def _prepare(self, spec: ModelSpec, *, check: bool) -> None:

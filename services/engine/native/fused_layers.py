@@ -177,7 +177,7 @@ class _Parts:
     def heads(self, rows: Tensor, turn: _Turn) -> Tensor:
         """Of rows [n, d] queries and keys, turned, and values: [n, heads, head_dim]."""
         every = self.qkv.forward(rows).view(rows.shape[0], -1, turn.cos.shape[-1])
-        turned = every.narrow(1, 0, every.shape[1] - self.kv_heads)
+        turned = every[:, : -self.kv_heads]
         asking = turned if self.head_norm is None else self.head_norm(turned)
         turn.into(turned, asking)
         return every

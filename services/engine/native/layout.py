@@ -140,11 +140,7 @@ class Layout:
 
     def attend_heads(self, layer: int, heads: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """The same of heads [total, heads, d], queries before K before V; returns [total, ...]."""
-        queries = heads.shape[1] - 2 * kv_heads
-        rows, both = (
-            heads.narrow(1, 0, queries),
-            heads.transpose(0, 1).narrow(0, queries, 2 * kv_heads),
-        )
+        rows, both = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads :].transpose(0, 1)
         paging = self._paged(layer) or self._page(rows, scoring, *both[None].chunk(2, 1))
         paging.write_both(layer, both)
         return paging.attend(layer, rows, scoring)

@@ -213,10 +213,9 @@ class CodedLinear(BlockedLinear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features], bfloat16."""
-        flat = rows if rows.dim() == 2 else rows.flatten(0, -2)
-        if not 0 < flat.shape[0] <= self._few:
+        if not self._are_few(rows):
             return super().forward(rows)
-        total = self._bias
+        flat, total = rows if rows.dim() == 2 else rows.flatten(0, -2), self._bias
         for weights, meanings in self._codes:
             product = _MULTIPLY_CODES(flat, weights, GROUP, meanings)  # type: ignore[misc]
             total = product if total is None else product.add_(total)
@@ -225,7 +224,7 @@ class CodedLinear(BlockedLinear):
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
         """See `PackedLinear`."""
-        if rows.numel() > self._few * self.in_features:
+        if not self._are_few(rows):
             return super().plus(rows, added)
         return self.forward(rows).add_(added)
 
@@ -233,6 +232,9 @@ class CodedLinear(BlockedLinear):
     def code_bytes(self) -> float:
         """See `PackedLinear`."""
         return sum(part.nbytes for pair in self._codes for part in pair)
+
+    def _are_few(self, rows: Tensor) -> bool:
+        return 0 < rows.numel() // self.in_features <= self._few
 
 
 _CODED_TOLERANCE = 3e-2
