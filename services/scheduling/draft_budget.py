@@ -6,9 +6,9 @@ likeliest on, up to where tokens by time are most:
 
     (sessions + sum of chances) / ms(sessions, tokens)
 
-Of several sessions, drafts lengthen a step by at most `LENGTHEN`, unless each of them gains more
-than that by its own; and where that binds, tenants take turns. So nobody's predictable text makes
-another's steps much longer.
+Of several sessions, drafts lengthen a step by at most `LENGTHEN`, unless most of every tenant's
+gain more than that by their own; and where that binds, tenants take turns. So nobody's predictable
+text makes another's steps much longer.
 
 What a drawn token is has no part in whether it is verified: its chance is learned from how often
 tokens at its depth were accepted, never read off the token. Where drafts are matched exactly, the
@@ -43,8 +43,10 @@ TRUST = 4.0
 """Drafts, or nodes of a range of chances, that a first estimate counts for."""
 FIRST = 0.6
 """The chance of a first token of which nothing is known, and of one behind an accepted one."""
-HOPE = 0.05
+HOPE = 0.02
 """Of the newest step in what a session's drafts promise."""
+FEW = 0.1
+"""Share of a tenant's sessions that may gain less than drafts make a step longer."""
 NEW = 4
 """Steps before which nobody knows what a session may hope for."""
 LEAST_CHANCE = 0.08
@@ -63,6 +65,7 @@ MOST_KNOWN = 1024
 """Tenants and sources that are remembered."""
 LONGEST_HOLD = 1.0
 """Seconds for which `FIXED` waits for a draft."""
+NOTHING = Allotment()
 FIXED, EAGER, MATCHED = "fixed", "eager", "matched"
 """Baselines: a whole draft is waited for; all that is there; as deep as a step takes to draft."""
 
@@ -164,31 +167,31 @@ class DraftBudget:
 
     def allot(self, offers: Sequence[Offer]) -> list[Allotment]:
         """How much of each offer a step verifies; of every session in it, also without a draft."""
-        for own in offers:
-            self._count(own)
-        allotted = [self._baseline(own) if own.pacing else None for own in offers]
-        forced = sum(own.tokens for own in allotted if own is not None and not own.hold_s)
-        counts = self._share_out(offers, forced)
+        sessions = [self._counted(own) for own in offers]
+        allotted = [self._baseline(own) if own.pacing else NOTHING for own in offers]
+        forced = sum(own.tokens for own in allotted if not own.hold_s)
+        self._share_out(offers, sessions, forced, allotted)
+        if not self._crowd.drafts:
+            return allotted
         ms = self.costs.ms(len(offers), forced) if offers else 0.0
-        return [
-            own or Allotment(count, self._hold_s(offer, ms))
-            for own, offer, count in zip(allotted, offers, counts, strict=True)
-        ]
+        for place, session in enumerate(sessions):
+            if session.patience.holds and not (session.rest or session.baseline):
+                hold_s = self._hold_s(offers[place], session.patience, ms)
+                allotted[place] = allotted[place]._replace(hold_s=hold_s)
+        return allotted
 
-    def _count(self, offer: Offer) -> None:
+    def _counted(self, offer: Offer) -> _Session:
         """A session that somebody drafts for is one of the crowd, unless it is a baseline's."""
         session, counts = self._session(offer), offer.drafted_for and not offer.pacing
         if session.counted != counts:
             session.counted = counts
             self._drafted_for += 1 if counts else -1
+        return session
 
-    def _hold_s(self, offer: Offer, step_ms: float) -> float:
+    def _hold_s(self, offer: Offer, patience: Patience, step_ms: float) -> float:
         """For how long the session waits for more of its draft."""
-        session = self._session(offer)
-        if not session.patience.holds or session.rest or not self._crowd.drafts:
-            return 0.0
         chances = self.chances(offer._replace(tokens=offer.window, reach=(), tree=False))
-        return session.patience.hold_s(offer.tokens, offer.final, chances, step_ms)
+        return patience.hold_s(offer.tokens, offer.final, chances, step_ms)
 
     def _baseline(self, offer: Offer) -> Allotment:
         self._session(offer).baseline = True
@@ -200,47 +203,27 @@ class DraftBudget:
             most = min(most, max(1, round(self.costs.ms(1, most) / offer.draft_ms)))
         return Allotment(most)
 
-    def _share_out(self, offers: Sequence[Offer], forced: int) -> list[int]:
-        counts = [0] * len(offers)
+    def _share_out(
+        self,
+        offers: Sequence[Offer],
+        sessions: Sequence[_Session],
+        forced: int,
+        allotted: list[Allotment],
+    ) -> None:
+        """Allot what pays; `forced`: tokens of baselines, which are in the step anyway."""
         ranked = self._ranked(offers)
-        if ranked:
-            table = self.costs.table(len(offers), forced + len(ranked))[forced:]
-            counts = self._paying(ranked, offers, table)
+        if not ranked:
+            return
+        table = self.costs.table(len(offers), forced + len(ranked))[forced:]
+        counts, hoped = _paying(ranked, offers, sessions, table)
         if self.costs.stale(len(offers)):
-            return [0] * len(offers)
-        return [
-            self._settled(own, count) if own.tokens and not own.pacing else 0
-            for own, count in zip(offers, counts, strict=True)
-        ]
-
-    def _paying(
-        self, ranked: Sequence[tuple[float, int]], offers: Sequence[Offer], ms: Sequence[float]
-    ) -> list[int]:
-        """How many tokens of each offer pay; `ms`: what so many of them cost together."""
-        best = _most_by_time(ranked, len(offers), ms)
-        if len(offers) > 1:
-            hoped = [1.0] * len(offers)
-            for chance, place in ranked[:best]:
-                hoped[place] += chance
-            if ms[best] > self._least(offers, hoped) * ms[0]:
-                most = _within(LENGTHEN * ms[0], ms, best)
-                ranked = _in_turns(ranked, offers)
-                best = _most_by_time(ranked[:most], len(offers), ms)
-        counts = [0] * len(offers)
-        for _, place in ranked[:best]:
-            counts[place] += 1
-        return counts
-
-    def _least(self, offers: Sequence[Offer], hoped: Sequence[float]) -> float:
-        """The least tokens a step that a session may hope for, by its drafts lately."""
-        least = math.inf
-        for own, tokens in zip(offers, hoped, strict=True):
-            session = self._session(own)
-            session.hoped += HOPE * (tokens - session.hoped) if session.steps else tokens - 1.0
-            session.steps += 1
-            if session.steps > NEW:
-                least = min(least, session.hoped)
-        return least
+            return
+        for place, (offer, session) in enumerate(zip(offers, sessions, strict=True)):
+            if not offer.tokens or offer.pacing:
+                continue
+            pays = hoped[place] > 1.0
+            if count := _settled(session, counts[place], pays=pays):
+                allotted[place] = Allotment(count)
 
     def _ranked(self, offers: Sequence[Offer]) -> list[tuple[float, int]]:
         """(chance, place of the offer) of every token, the likeliest first."""
@@ -253,22 +236,6 @@ class DraftBudget:
         # Stable, and falling within an offer: so each beginning has beginnings of the drafts.
         ranked.sort(key=lambda one: -one[0])
         return ranked
-
-    def _settled(self, offer: Offer, count: int) -> int:
-        """The count; of a draft that does not pay one token where that is tried."""
-        session = self._session(offer)
-        if count:
-            session.unpaid = session.trials = 0
-            session.rested = SHORTEST_REST
-            return count
-        if session.trials:
-            session.trials -= 1
-            return 1
-        session.unpaid += 1
-        if session.unpaid >= UNPAID:
-            session.rest, session.unpaid = session.rested, 0
-            session.rested = min(2 * session.rested, LONGEST_REST)
-        return 0
 
     def chances(self, offer: Offer) -> list[float]:
         """The chance of each offered token to be accepted; it never rises."""
@@ -404,6 +371,60 @@ class DraftBudget:
         if of_all is None:
             of_all = self._of_all[source] = _Acceptance()
         return found, of_all
+
+
+def _paying(
+    ranked: Sequence[tuple[float, int]],
+    offers: Sequence[Offer],
+    sessions: Sequence[_Session],
+    ms: Sequence[float],
+) -> tuple[list[int], list[float]]:
+    """How many tokens of each offer pay, and what a step would bring each if nobody paid for it.
+
+    `ms`: what so many of the tokens cost together.
+    """
+    best = _most_by_time(ranked, len(offers), ms)
+    hoped = [1.0] * len(offers)
+    for chance, place in ranked[:best]:
+        hoped[place] += chance
+    if len(offers) > 1 and ms[best] > _least(sessions, hoped) * ms[0]:
+        most = _within(LENGTHEN * ms[0], ms, best)
+        ranked = _in_turns(ranked, offers)
+        best = _most_by_time(ranked[:most], len(offers), ms)
+    counts = [0] * len(offers)
+    for _, place in ranked[:best]:
+        counts[place] += 1
+    return counts, hoped
+
+
+def _settled(session: _Session, count: int, *, pays: bool) -> int:
+    """The count; of a draft that does not pay one token where that is tried.
+
+    One that pays, and for which there is no room among others, does not let its session rest.
+    """
+    if count or pays:
+        session.unpaid = session.trials = 0
+        session.rested = SHORTEST_REST
+        return count
+    if session.trials:
+        session.trials -= 1
+        return 1
+    session.unpaid += 1
+    if session.unpaid >= UNPAID:
+        session.rest, session.unpaid = session.rested, 0
+        session.rested = min(2 * session.rested, LONGEST_REST)
+    return 0
+
+
+def _least(sessions: Sequence[_Session], hoped: Sequence[float]) -> float:
+    """The least tokens a step that most of a tenant's sessions may hope for, lately."""
+    by_tenant: dict[Hashable, list[float]] = {}
+    for session, tokens in zip(sessions, hoped, strict=True):
+        session.hoped += HOPE * (tokens - session.hoped) if session.steps else tokens - 1.0
+        session.steps += 1
+        if session.steps > NEW:
+            by_tenant.setdefault(session.tenant, []).append(session.hoped)
+    return min((sorted(own)[int(FEW * len(own))] for own in by_tenant.values()), default=math.inf)
 
 
 def _most_by_time(ranked: Sequence[tuple[float, int]], sessions: int, ms: Sequence[float]) -> int:

@@ -102,6 +102,17 @@ def test_nobodys_predictable_text_makes_the_others_steps_much_longer() -> None:
     assert min(found.pace) > 1 / 1.16
 
 
+def test_a_crowd_that_gains_drafts_also_while_some_of_it_have_no_draft() -> None:
+    costly = [StepTime(rows, 20.0 + 0.4 * rows) for rows in (1, 16, 64, 256)]
+
+    def cost(sessions: int, extra: int) -> float:
+        return 20.0 + 0.4 * (sessions + extra)
+
+    crowd = run([0.9] * 38 + [0.0] * 2, cost, told=costly)
+    tenant = run([0.9] * 38 + [0.0] * 2, cost, told=costly, tenants=["one"] * 38 + ["two"] * 2)
+    assert crowd.longer > 1.16 > tenant.longer
+
+
 def test_where_room_is_short_tenants_take_turns() -> None:
     tenants = ["many"] * 6 + ["few"] * 2
     found = run([0.95] * 6 + [0.7] * 2, cpu, tenants=tenants, told=TOLD)
