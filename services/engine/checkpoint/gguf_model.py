@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.engine.checkpoint import gguf_tokenizer
 from services.engine.checkpoint.codes import CODED, Codes, read_codes
 from services.engine.checkpoint.gguf_counts import check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
@@ -67,13 +68,9 @@ def read_config(file: Path) -> Any:
 
 def read_tokenizer(file: Path) -> Any:
     """The tokenizer in a file."""
-    from transformers import AutoTokenizer
-    from transformers.integrations import gguf
-
-    with _reading(file, vocabulary=not hasattr(gguf, "get_gguf_tokenizer")):
-        return AutoTokenizer.from_pretrained(
-            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
-        )
+    found = GgufFile(file)
+    check_counts(found)
+    return gguf_tokenizer.read_tokenizer(found)
 
 
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
@@ -157,13 +154,11 @@ def _reading(
     file: Path,
     stand_ins: StandIns | None = None,
     dtype: torch.dtype = torch.float32,
-    *,
-    vocabulary: bool = False,
 ) -> Iterator[None]:
     """Let transformers read a file so.
 
     By itself it parses the file several times, a vocabulary token by token, and has all tensors
-    in memory at once. `vocabulary`: settings are read with all tokens.
+    in memory at once.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as theirs
@@ -172,12 +167,9 @@ def _reading(
     logging.disable_progress_bar()
     load = theirs.load_gguf_checkpoint
 
-    @cache
-    def read() -> GgufFile:
-        found = GgufFile(file, vocabulary=vocabulary)
-        check_counts(found)
-        return found
-
+    # Before theirs, which bounds nothing.
+    whole = GgufFile(file, vocabulary=False)
+    check_counts(whole)
     settings = cache(load)
 
     def loaded(
@@ -186,13 +178,13 @@ def _reading(
         found = {name: dict(values) for name, values in settings(path).items()}
         if not return_tensors:
             return found
-        tensors = _lazies(read(), found["config"], model_to_load, stand_ins, dtype)
+        tensors = _lazies(whole, found["config"], model_to_load, stand_ins, dtype)
         if tensors is None:
             return load(path, return_tensors=True, model_to_load=model_to_load, **rest)  # type: ignore[no-any-return]
         return {**found, "tensors": tensors}
 
     names = lru_cache(maxsize=1)(gguf.get_tensor_name_map)
-    changes = {"GGUFReader": lambda _: read(), "get_tensor_name_map": names}
+    changes = {"GGUFReader": lambda _: whole, "get_tensor_name_map": names}
     with _changed(gguf, **changes), _changed(theirs, load_gguf_checkpoint=loaded):
         yield
 
@@ -219,7 +211,7 @@ def _lazies(
     """The tensors of a model by its own names; None where several make one, or one several."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
-    architecture = bytes(file.fields["general.architecture"].parts[0]).decode()
+    architecture = file.architecture
     processor = theirs.TENSOR_PROCESSORS.get(architecture, theirs.TensorProcessor)(config=config)
     if type(processor).__name__ not in _ONE_BY_ONE or any(len(t.size) > 2 for t in file.tensors):
         return None
