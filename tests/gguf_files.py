@@ -40,15 +40,19 @@ _GEMMA = ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm")
 
 
 def gguf_file(
-    file: Path, architecture: str = "llama", shape: Shape = Shape(), kind: str = "Q8_0"
+    file: Path,
+    architecture: str = "llama",
+    shape: Shape = Shape(),
+    kind: str = "Q8_0",
+    in_a_part: int = 0,
 ) -> Path:
     """A model of an architecture (`llama`, `gemma3`), its embeddings tied to its last layer.
 
-    `kind`: how its matrices are kept.
+    `kind`: how its matrices are kept. `in_a_part`: tensors of each part; 0: one whole file.
     """
     import gguf
 
-    writer = gguf.GGUFWriter(file, architecture)
+    writer = gguf.GGUFWriter(file, architecture, split_max_tensors=in_a_part)
     writer.add_context_length(512)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -68,7 +72,7 @@ def gguf_file(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
+    return min(file.parent.glob(f"{file.stem}-*")) if in_a_part else file
 
 
 def lying(file: Path, setting: str, value: int) -> Path:

@@ -23,6 +23,7 @@ from services.engine.checkpoint.codes import CODED, Codes, read_codes
 from services.engine.checkpoint.gguf_counts import check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
+from services.engine.checkpoint.gguf_parts import read_parts
 from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
@@ -68,16 +69,15 @@ def read_config(file: Path) -> Any:
 
 def read_tokenizer(file: Path) -> Any:
     """The tokenizer in a file."""
-    found = GgufFile(file)
+    found = read_parts(file)
     check_counts(found)
     return gguf_tokenizer.read_tokenizer(found)
 
 
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
     """The embeddings in a file; ValueError where it has none, or is broken."""
-    found = [
-        place for place in GgufFile(file, vocabulary=False).tensors if place.name == _EMBEDDINGS
-    ]
+    tensors = read_parts(file, vocabulary=False).tensors
+    found = [place for place in tensors if place.name == _EMBEDDINGS]
     if not found or len(found[0].size) != 2:
         raise ValueError(f"its target has no tensor {_EMBEDDINGS}")
     return GgufMatrix(found[0], None).read(dtype)
@@ -168,7 +168,7 @@ def _reading(
     load = theirs.load_gguf_checkpoint
 
     # Before theirs, which bounds nothing.
-    whole = GgufFile(file, vocabulary=False)
+    whole = read_parts(file, vocabulary=False)
     check_counts(whole)
     settings = cache(load)
 

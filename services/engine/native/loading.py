@@ -17,7 +17,7 @@ from services.contract.errors import StartError
 from services.engine.checkpoint import folder_model, gguf_model
 from services.engine.checkpoint.bundle import read_bundle
 from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
-from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
+from services.engine.checkpoint.fingerprint import combine, folder_fingerprint, gguf_digest
 from services.engine.checkpoint.gguf import GGUF_SOURCE
 from services.engine.checkpoint.stored import StandIns
 from services.engine.native.device_memory import place
@@ -66,7 +66,7 @@ def _load_folder(folder: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> 
 
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> LoadedModel:
-    digest = file_digest(file, cache / "digests")
+    digest = gguf_digest(file, cache / "digests")
     loaded = _loaded(partial(gguf_model.read_model, file), str(file), spec, apart=apart)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return _with_tokenizer(loaded, fingerprint, file, spec)
