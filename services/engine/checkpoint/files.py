@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.fingerprint import folder_weights, gguf_digest, gguf_weights
@@ -119,6 +120,15 @@ def weights_of(source: Path, name: str, cache: Path) -> str:
     if source.suffix == ".gguf":
         return gguf_weights(gguf_digest(source, cache / "digests"))
     return folder_weights(weight_files(source, name), cache / "digests")
+
+
+def require_tensors(report: Mapping[str, Any]) -> None:
+    """Raise ValueError, which names one, where transformers made up tensors of a checkpoint.
+
+    `report`: what it tells of a load.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{len(missing)} tensors missing, first {missing[0]}")
 
 
 def require_weights(made: str, wanted: str, model: str, weights: str) -> None:

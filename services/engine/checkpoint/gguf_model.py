@@ -6,7 +6,7 @@ transformers' own; only how its bytes are read is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -24,11 +24,12 @@ from services.engine.checkpoint.gguf_counts import check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
 from services.engine.checkpoint.gguf_parts import read_parts
+from services.engine.checkpoint.gguf_rope import ROPE_TENSORS, rope_of
 from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
-_EMBEDDINGS = "token_embd.weight"
+_EMBEDDINGS, _LAST = "token_embd.weight", "output.weight"
 _ONE_BY_ONE = (
     *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
     *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
@@ -170,12 +171,13 @@ def _reading(
     # Before theirs, which bounds nothing.
     whole = read_parts(file, vocabulary=False)
     check_counts(whole)
-    settings = cache(load)
+    settings, rope = cache(load), rope_of(whole)
 
     def loaded(
         path: str, return_tensors: bool = False, model_to_load: Any = None, **rest: Any
     ) -> dict[str, Any]:
         found = {name: dict(values) for name, values in settings(path).items()}
+        found["config"].update(rope)
         if not return_tensors:
             return found
         tensors = _lazies(whole, found["config"], model_to_load, stand_ins, dtype)
@@ -216,6 +218,7 @@ def _lazies(
     if type(processor).__name__ not in _ONE_BY_ONE or any(len(t.size) > 2 for t in file.tensors):
         return None
     names = theirs.get_gguf_hf_weights_map(model, processor)
+    _check_names(file, names, tied=config.get("tie_word_embeddings", False))
     found: dict[str, _Lazy] = {}
     for place in file.tensors:
         if place.name in names:
@@ -223,6 +226,19 @@ def _lazies(
             name = names[place.name]
             found[name] = _Lazy(partial(_read, place, process, stand_ins, dtype, name))
     return found
+
+
+def _check_names(file: GgufFile, names: Mapping[str, str], *, tied: bool) -> None:
+    """Raise ValueError for a tensor too few or too many, before any memory is taken.
+
+    What is missing is else made up, and what is there in vain would change what a model says.
+    """
+    stored = {place.name for place in file.tensors}
+    needed = names.keys() - ({_LAST} if tied else set())
+    if missing := sorted(needed - stored):
+        raise ValueError(f"{len(missing)} tensors missing, first {missing[0]}")
+    if left := sorted(stored - names.keys() - ROPE_TENSORS):
+        raise ValueError(f"a model of {file.architecture} has no place for {left[0]} here")
 
 
 def _processed(processor: Any, name: str, numbers: NDArray[Any]) -> NDArray[Any]:

@@ -16,7 +16,13 @@ import torch
 from services.contract.errors import StartError
 from services.engine.checkpoint import folder_model, gguf_model
 from services.engine.checkpoint.bundle import read_bundle
-from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
+from services.engine.checkpoint.files import (
+    cache_folder,
+    locate,
+    one_line,
+    require_tensors,
+    weight_files,
+)
 from services.engine.checkpoint.fingerprint import combine, folder_fingerprint, gguf_digest
 from services.engine.checkpoint.gguf import GGUF_SOURCE
 from services.engine.checkpoint.stored import StandIns
@@ -89,10 +95,9 @@ def _loaded(read: _Read, told: str, spec: ModelSpec, *, apart: bool) -> Any:
     stage(f"reads {spec.model}")
     try:
         model, report = read(number_format(spec.dtype).read, stand_ins)
+        require_tensors(report)
     except Exception as error:
         raise StartError(f"{told}: {one_line(error)}") from error
-    if missing := sorted(report["missing_keys"]):
-        raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
     if stand_ins is not None and not stand_ins.settle(model, report["unexpected_keys"]):
         return _loaded(read, told, spec, apart=False)
     return place(model, spec.model, spec.device)
