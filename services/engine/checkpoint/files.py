@@ -110,6 +110,10 @@ def _from_hub(name: str) -> Path:
 def weight_files(folder: Path, name: str) -> Sequence[Path]:
     """The safetensors of a folder; StartError where it holds no whole model."""
     weights = sorted(folder.glob("*.safetensors"))
+    if not weights and (others := sorted(folder.glob("*.gguf"))):
+        raise StartError(
+            f"model {name}: a folder of GGUF files; name one of them, {others[0].name}"
+        )
     if not weights or not (folder / "config.json").is_file():
         raise StartError(f"model {name}: needs config.json and *.safetensors in the folder")
     return weights

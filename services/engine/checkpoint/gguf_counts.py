@@ -25,6 +25,7 @@ _MAYBE_NONE = (
 )
 _STATE_SPACE = ".ssm."
 """In names of what has no attention."""
+EMBEDDINGS = "token_embd.weight"
 _TOKENS = "tokenizer.ggml.tokens"
 _SPECIAL = tuple(f"tokenizer.ggml.{one}_token_id" for one in ("bos", "eos", "unknown", "padding"))
 _BLOCK = re.compile(r"(?:^|\.)blk\.(\d+)\.")
@@ -38,6 +39,8 @@ def check_counts(file: GgufFile) -> None:
     blocks = {found[1] for one in file.tensors if (found := _BLOCK.search(one.name))}
     longest = max((side for one in file.tensors for side in one.size), default=0)
     fewest = 0 if any(_STATE_SPACE in name for name in file.fields) else 1
+    if all(one.name != EMBEDDINGS for one in file.tensors):
+        raise ValueError(f"tensor {EMBEDDINGS} is missing")
     needed = (*_NEEDED, *(_NEEDED_TO_ATTEND if fewest else ()))
     settings = (f"{file.architecture}.{one}" for one in needed)
     if absent := [one for one in (*settings, _TOKENS) if one not in file.fields]:

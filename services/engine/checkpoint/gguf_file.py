@@ -196,6 +196,8 @@ class GgufFile:
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+        if kind not in {known.value for known in GGMLQuantizationType}:
+            raise ValueError(f"tensor {name} is of kind {kind}, which is not known here")
         form = GGMLQuantizationType(kind)
         if 0 in shape:
             raise ValueError(f"tensor {name} has no numbers")

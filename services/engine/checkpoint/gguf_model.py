@@ -20,7 +20,7 @@ from torch import Tensor
 
 from services.engine.checkpoint import gguf_tokenizer
 from services.engine.checkpoint.codes import CODED, Codes, read_codes
-from services.engine.checkpoint.gguf_counts import check_counts
+from services.engine.checkpoint.gguf_counts import EMBEDDINGS, check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
 from services.engine.checkpoint.gguf_parts import read_parts
@@ -29,7 +29,9 @@ from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
-_EMBEDDINGS, _LAST = "token_embd.weight", "output.weight"
+_LAST = "output.weight"
+_NOT_SUPPORTED = "is not supported yet"
+"""In what transformers raises for an architecture that its reader does not have."""
 _ONE_BY_ONE = (
     *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
     *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
@@ -78,9 +80,9 @@ def read_tokenizer(file: Path) -> Any:
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
     """The embeddings in a file; ValueError where it has none, or is broken."""
     tensors = read_parts(file, vocabulary=False).tensors
-    found = [place for place in tensors if place.name == _EMBEDDINGS]
+    found = [place for place in tensors if place.name == EMBEDDINGS]
     if not found or len(found[0].size) != 2:
-        raise ValueError(f"its target has no tensor {_EMBEDDINGS}")
+        raise ValueError(f"its target has no tensor {EMBEDDINGS}")
     return GgufMatrix(found[0], None).read(dtype)
 
 
@@ -171,13 +173,14 @@ def _reading(
     # Before theirs, which bounds nothing.
     whole = read_parts(file, vocabulary=False)
     check_counts(whole)
+    _check_kinds(whole)
     settings, rope = cache(load), rope_of(whole)
 
     def loaded(
         path: str, return_tensors: bool = False, model_to_load: Any = None, **rest: Any
     ) -> dict[str, Any]:
         found = {name: dict(values) for name, values in settings(path).items()}
-        found["config"].update(rope)
+        found["config"] = {**rope, **found["config"]}
         if not return_tensors:
             return found
         tensors = _lazies(whole, found["config"], model_to_load, stand_ins, dtype)
@@ -188,7 +191,34 @@ def _reading(
     names = lru_cache(maxsize=1)(gguf.get_tensor_name_map)
     changes = {"GGUFReader": lambda _: whole, "get_tensor_name_map": names}
     with _changed(gguf, **changes), _changed(theirs, load_gguf_checkpoint=loaded):
-        yield
+        try:
+            yield
+        except ValueError as error:
+            if _NOT_SUPPORTED not in str(error):
+                raise
+            raise ValueError(_of_others(whole.architecture)) from error
+
+
+def _of_others(architecture: str) -> str:
+    """Who reads a file that transformers does not."""
+    import gguf
+
+    known = architecture in gguf.MODEL_ARCH_NAMES.values()
+    others = "llama.cpp does, or bring its safetensors" if known else "bring its safetensors"
+    return f"transformers reads no GGUF files of {architecture}; {others}"
+
+
+def _check_kinds(file: GgufFile) -> None:
+    """Raise ValueError for numbers of which nobody here makes floats."""
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    for kind in {place.tensor_type for place in file.tensors if place.dtype == np.uint8}:
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"weights of the kind {kind.name} are read by llama.cpp alone"
+            ) from error
 
 
 @contextmanager

@@ -38,14 +38,15 @@ def rope_of(file: GgufFile) -> dict[str, Any]:
     factors = {one.name: _read(one) for one in file.tensors if one.name in ROPE_TENSORS}
     if _LLAMA3 in factors:
         return _like_llama3(factors[_LLAMA3], said)
-    trained = said.get("scaling.original_context_length")
+    length = said.get("scaling.original_context_length")
+    trained = {} if length is None else {"original_max_position_embeddings": length}
     if factors.keys() == {_LONG, _SHORT}:
         scaling = {
             "rope_type": "longrope",
             "long_factor": factors[_LONG].tolist(),
             "short_factor": factors[_SHORT].tolist(),
         }
-        return {"rope_scaling": scaling, "original_max_position_embeddings": trained}
+        return {"rope_scaling": scaling, **trained}
     return _by_a_factor(said, trained)
 
 
@@ -55,16 +56,15 @@ def _read(place: Tensor) -> NDArray[np.float64]:
     return place.data.astype(np.float64)
 
 
-def _by_a_factor(said: Mapping[str, Any], trained: int | None) -> dict[str, Any]:
+def _by_a_factor(said: Mapping[str, Any], trained: dict[str, int]) -> dict[str, Any]:
     kind, factor = said.get("scaling.type", "none"), said.get("scaling.factor", 1.0)
     if kind == "none" or factor in (0.0, 1.0):
         return {}
     if kind not in ("linear", "yarn"):
         raise ValueError(f"rope.scaling.type is {kind}, which is not read here")
-    scaling = {"rope_type": kind, "factor": factor}
-    if kind == "yarn" and trained is not None:
-        scaling["original_max_position_embeddings"] = trained
-    return {"rope_scaling": scaling}
+    return {
+        "rope_scaling": {"rope_type": kind, "factor": factor, **(trained if kind == "yarn" else {})}
+    }
 
 
 def _like_llama3(divisors: NDArray[np.float64], said: Mapping[str, Any]) -> dict[str, Any]:
