@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -40,15 +41,24 @@ _GEMMA = ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm")
 
 
 def gguf_file(
-    file: Path, architecture: str = "llama", shape: Shape = Shape(), kind: str = "Q8_0"
+    file: Path,
+    architecture: str = "llama",
+    shape: Shape = Shape(),
+    kind: str = "Q8_0",
+    in_a_part: int = 0,
+    without: Collection[str] = (),
+    more: Mapping[str, Any] | None = None,
+    said: Mapping[str, int | float | str] | None = None,
 ) -> Path:
     """A model of an architecture (`llama`, `gemma3`), its embeddings tied to its last layer.
 
-    `kind`: how its matrices are kept.
+    `kind`: how its matrices are kept. `in_a_part`: tensors of each part; 0: one whole file.
+    `without`: settings and tensors that are left out. `more`: tensors that are added. `said`:
+    settings that are.
     """
     import gguf
 
-    writer = gguf.GGUFWriter(file, architecture)
+    writer = gguf.GGUFWriter(file, architecture, split_max_tensors=in_a_part)
     writer.add_context_length(512)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -64,11 +74,19 @@ def gguf_file(
         writer.add_sliding_window(512)
     _add_tokenizer(writer, shape.vocabulary)
     _add_tensors(writer, architecture, shape, gguf.GGMLQuantizationType[kind])
+    for name, tensor in (more or {}).items():
+        writer.add_tensor(name, tensor)
+    for name, value in (said or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        add[type(value)](name, value)
+    for kept in (*writer.kv_data, *writer.tensors):
+        for name in without:
+            kept.pop(name, None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
+    return min(file.parent.glob(f"{file.stem}-*")) if in_a_part else file
 
 
 def lying(file: Path, setting: str, value: int) -> Path:

@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 
 from services.contract.errors import StartError
@@ -121,3 +122,95 @@ def test_a_tensor_without_numbers_is_refused_however_many_rows_it_has(tmp_path):
     file.write_bytes(GGUF_HEAD[:8] + struct.pack("<QQ", 1, 0) + tensor + bytes(64))
     with pytest.raises(ValueError, match="tensor t has no numbers"):
         GgufFile(file)
+
+
+TENSORS = [
+    *("token_embd", "output_norm", "blk.1.attn_norm", "blk.0.attn_q", "blk.1.attn_output"),
+    *("blk.0.ffn_gate", "blk.1.ffn_up", "blk.1.ffn_down"),
+]
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "bundle"])
+@pytest.mark.parametrize("name", TENSORS)
+def test_no_reader_makes_up_a_tensor_that_a_gguf_file_lacks(tmp_path, name, reader):
+    file = gguf_file(tmp_path / "m.gguf", without=[f"{name}.weight"])
+    spec = ModelSpec(str(file), cache_dir=tmp_path / "cache")
+    said = refusal_of(lambda: READERS[reader](spec))
+    assert f"{name}.weight" in said
+    assert "missing" in said
+    assert not list(tmp_path.glob("cache/models/*"))
+
+
+def test_a_tensor_that_a_model_has_no_place_for_is_named(tmp_path):
+    more = {"blk.0.attn_q.bias": np.ones(128, np.float32)}
+    file = gguf_file(tmp_path / "m.gguf", more=more)
+    said = refusal_of(lambda: load_model(ModelSpec(str(file), cache_dir=tmp_path / "cache")))
+    assert said.endswith("a model of llama has no place for blk.0.attn_q.bias here")
+
+
+NEEDED = [
+    *("block_count", "embedding_length", "context_length", "feed_forward_length"),
+    "attention.head_count",
+]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", [f"llama.{one}" for one in NEEDED] + ["tokenizer.ggml.tokens"])
+def test_no_reader_takes_sizes_of_its_own_where_a_gguf_file_says_none(tmp_path, name, reader):
+    file = gguf_file(tmp_path / "m.gguf", without=[name])
+    spec = ModelSpec(str(file), cache_dir=tmp_path / "cache")
+    assert f"{name} is missing" in refusal_of(lambda: READERS[reader](spec))
+
+
+@pytest.mark.parametrize("reader", ["load", "bundle"])
+@pytest.mark.parametrize("head", HEADS)
+def test_no_reader_reads_what_a_large_gguf_file_holds_in_vain(tmp_path, monkeypatch, head, reader):
+    file, (data, told) = tmp_path / "m.gguf", HEADS[head]
+    with file.open("wb") as written:
+        written.write(data)
+        written.truncate(2**30)
+    # A gigabyte of zeros is not what this is about.
+    monkeypatch.setattr("services.engine.native.loading.gguf_digest", lambda *_: "digest")
+    spec = ModelSpec(str(file), cache_dir=tmp_path / "cache")
+    assert told in refusal_of(lambda: READERS[reader](spec))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "others"),
+    [("plamo2", "llama.cpp does, or bring its safetensors"), ("mine", "bring its safetensors")],
+)
+def test_who_reads_a_file_that_transformers_does_not_is_said(tmp_path, architecture, others):
+    file = gguf_file(tmp_path / "m.gguf", architecture)
+    said = refusal_of(lambda: load_model(ModelSpec(str(file), cache_dir=tmp_path / "cache")))
+    assert said.endswith(f"transformers reads no GGUF files of {architecture}; {others}")
+
+
+def test_weights_that_nobody_here_makes_floats_of_are_said_before_they_are_needed(
+    tmp_path, monkeypatch
+):
+    import gguf
+
+    def dequantize(blocks, kind):
+        raise NotImplementedError(f"Dequantization for {kind.name} is not yet implemented")
+
+    monkeypatch.setattr(gguf, "dequantize", dequantize)
+    file = gguf_file(tmp_path / "m.gguf")
+    spec = ModelSpec(str(file), cache_dir=tmp_path / "cache")
+    said = refusal_of(lambda: load_model(spec, apart=True))
+    assert said.endswith("weights of the kind Q8_0 are read by llama.cpp alone")
+
+
+def test_a_kind_of_weights_that_is_not_known_is_named(tmp_path):
+    file = gguf_file(tmp_path / "m.gguf")
+    name = b"token_embd.weight" + struct.pack("<IQQ", 2, 64, 384)
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<I", data, data.index(name) + len(name), 999)
+    file.write_bytes(data)
+    said = refusal_of(lambda: load_model(ModelSpec(str(file), cache_dir=tmp_path / "cache")))
+    assert said.endswith("tensor token_embd.weight is of kind 999, which is not known here")
+
+
+def test_a_folder_of_gguf_files_says_to_name_one(tmp_path):
+    gguf_file(tmp_path / "m.gguf")
+    said = refusal_of(lambda: load_model(ModelSpec(str(tmp_path), cache_dir=tmp_path / "cache")))
+    assert said.endswith("a folder of GGUF files; name one of them, m.gguf")

@@ -99,7 +99,11 @@ def test_a_gguf_file_has_the_settings_and_tokens_that_transformers_finds(files, 
         file.parent, gguf_file=file.name, trust_remote_code=False
     )
     ours = gguf_model.read_tokenizer(file)
-    assert ours.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert ours.bos_token_id == tokenizer.bos_token_id
+    text = "Hello drafter, 12 héllo 中<eos>"
+    ids = tokenizer(text)["input_ids"]
+    assert ours(text)["input_ids"] == ids
+    assert ours.decode(ids) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -12,7 +12,7 @@ from typing import Any
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
 from services.engine.checkpoint.files import cache_folder, locate, one_line
-from services.engine.checkpoint.fingerprint import file_digest
+from services.engine.checkpoint.fingerprint import gguf_digest
 from services.engine.checkpoint.gguf import converted
 
 
@@ -69,7 +69,7 @@ def source_folder(name: str, dtype: str = "float32", cache_dir: Path | None = No
     source, cache = locate(name), cache_folder(cache_dir)
     if source.suffix != ".gguf":
         return source
-    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
+    return converted(source, gguf_digest(source, cache / "digests"), dtype, cache)
 
 
 def bundle_beside(source: Path, config: Any, name: str) -> TokenizerBundle:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.fingerprint import file_digest, folder_weights, gguf_weights
+from services.engine.checkpoint.fingerprint import folder_weights, gguf_digest, gguf_weights
+from services.engine.checkpoint.gguf_parts import parts_of
 from services.engine.checkpoint.shipped import shipped
 from services.engine.spec import DEFAULT_CACHE_DIR
 
@@ -36,13 +38,22 @@ def locate(name: str) -> Path:
     if name.lower() in GONE:
         raise StartError(f"model {name}: comes with Paceline no longer; use {GONE[name.lower()]}")
     path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if path.is_dir():
         return path
+    if path.is_file() and path.suffix == ".gguf":
+        return _first_part(path, name)
     if path.exists():
         raise StartError(f"model {name}: neither a folder nor a .gguf file")
     if path.suffix == ".gguf" or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         raise StartError(f"model {name}: no such file or folder")
     return _from_hub(name)
+
+
+def _first_part(file: Path, name: str) -> Path:
+    try:
+        return parts_of(file)[0]
+    except ValueError as error:
+        raise StartError(f"model {name}: {error}") from error
 
 
 def locate_lookahead(name: str) -> Path:
@@ -99,6 +110,10 @@ def _from_hub(name: str) -> Path:
 def weight_files(folder: Path, name: str) -> Sequence[Path]:
     """The safetensors of a folder; StartError where it holds no whole model."""
     weights = sorted(folder.glob("*.safetensors"))
+    if not weights and (others := sorted(folder.glob("*.gguf"))):
+        raise StartError(
+            f"model {name}: a folder of GGUF files; name one of them, {others[0].name}"
+        )
     if not weights or not (folder / "config.json").is_file():
         raise StartError(f"model {name}: needs config.json and *.safetensors in the folder")
     return weights
@@ -107,8 +122,17 @@ def weight_files(folder: Path, name: str) -> Sequence[Path]:
 def weights_of(source: Path, name: str, cache: Path) -> str:
     """What identifies the weights in a folder or GGUF file, remembered in the folder `cache`."""
     if source.suffix == ".gguf":
-        return gguf_weights(file_digest(source, cache / "digests"))
+        return gguf_weights(gguf_digest(source, cache / "digests"))
     return folder_weights(weight_files(source, name), cache / "digests")
+
+
+def require_tensors(report: Mapping[str, Any]) -> None:
+    """Raise ValueError, which names one, where transformers made up tensors of a checkpoint.
+
+    `report`: what it tells of a load.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{len(missing)} tensors missing, first {missing[0]}")
 
 
 def require_weights(made: str, wanted: str, model: str, weights: str) -> None:

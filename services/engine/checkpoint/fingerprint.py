@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from services.engine.checkpoint.gguf_parts import parts_of
+
 _CHUNK = 1 << 22
 
 
@@ -33,6 +35,15 @@ def file_digest(path: Path, memo: Path) -> str:
         memo.mkdir(parents=True, exist_ok=True)
         note.write_text(digest)
     return digest
+
+
+def gguf_digest(file: Path, memo: Path) -> str:
+    """The same of a GGUF file, with all its parts.
+
+    Raises ValueError where one is missing.
+    """
+    digests = [file_digest(part, memo) for part in parts_of(file)]
+    return digests[0] if len(digests) == 1 else combine(*digests)
 
 
 def _hash_content(path: Path) -> str:

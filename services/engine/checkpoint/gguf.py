@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.contract.errors import StartError, out_of_room
-from services.engine.checkpoint.files import NAME_A_CACHE, one_line
+from services.engine.checkpoint.files import NAME_A_CACHE, one_line, require_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +29,8 @@ _MARK = "paceline.json"
 _SCRATCH = ".converting-"
 _ABANDONED_S = 24 * 3600.0
 """A conversion that has begun no file for so long is nobody's: it may be on another machine."""
-_VERSION = 2
-"""Of what a conversion writes; transformers 5.17 read some tokenizers in another way."""
+_VERSION = 3
+"""Of what a conversion writes, which tokenizers and stretched positions are part of."""
 
 
 def converted(file: Path, digest: str, dtype: str, cache: Path) -> Path:
@@ -85,7 +85,8 @@ def is_whole(folder: Path) -> bool:
 def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
     from services.engine.checkpoint import gguf_model
 
-    model, _ = gguf_model.read_model(file, dtype)
+    model, report = gguf_model.read_model(file, dtype)
+    require_tensors(report)
     model.save_pretrained(target)
     gguf_model.read_tokenizer(file).save_pretrained(target)
 

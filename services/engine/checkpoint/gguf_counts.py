@@ -9,6 +9,9 @@ import re
 
 from services.engine.checkpoint.gguf_file import Field, GgufFile
 
+_NEEDED = ("block_count", "embedding_length", "context_length")
+_NEEDED_TO_ATTEND = ("attention.head_count", "feed_forward_length")
+"""Without these transformers makes a model of sizes of its own, which may be thousands as wide."""
 _INTEGERS = frozenset((0, 1, 2, 3, 4, 5, 10, 11))
 """Kinds of settings that are whole numbers."""
 _BLOCKS, _CONTEXT = "block_count", "context_length"
@@ -22,6 +25,7 @@ _MAYBE_NONE = (
 )
 _STATE_SPACE = ".ssm."
 """In names of what has no attention."""
+EMBEDDINGS = "token_embd.weight"
 _TOKENS = "tokenizer.ggml.tokens"
 _SPECIAL = tuple(f"tokenizer.ggml.{one}_token_id" for one in ("bos", "eos", "unknown", "padding"))
 _BLOCK = re.compile(r"(?:^|\.)blk\.(\d+)\.")
@@ -35,6 +39,12 @@ def check_counts(file: GgufFile) -> None:
     blocks = {found[1] for one in file.tensors if (found := _BLOCK.search(one.name))}
     longest = max((side for one in file.tensors for side in one.size), default=0)
     fewest = 0 if any(_STATE_SPACE in name for name in file.fields) else 1
+    if all(one.name != EMBEDDINGS for one in file.tensors):
+        raise ValueError(f"tensor {EMBEDDINGS} is missing")
+    needed = (*_NEEDED, *(_NEEDED_TO_ATTEND if fewest else ()))
+    settings = (f"{file.architecture}.{one}" for one in needed)
+    if absent := [one for one in (*settings, _TOKENS) if one not in file.fields]:
+        raise ValueError(f"{absent[0]} is missing")
     for name, field in file.fields.items():
         key = name.partition(".")[2]
         if key == _BLOCKS and (count := _numbers(name, field)) != [len(blocks)]:
@@ -58,8 +68,7 @@ def _check_sides(name: str, field: Field, fewest: int, longest: int) -> None:
 
 
 def _check_special(file: GgufFile) -> None:
-    if (tokens := file.fields.get(_TOKENS)) is None:
-        return
+    tokens = file.fields[_TOKENS]
     for name in _SPECIAL:
         if name in file.fields and (ids := _numbers(name, file.fields[name])) >= [len(tokens.data)]:
             raise ValueError(f"{name} is {_told(ids)}; there are {len(tokens.data)} tokens")

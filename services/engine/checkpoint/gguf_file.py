@@ -26,7 +26,7 @@ _SCALARS = {
 _PLAIN = {0: "<f4", 1: "<f2", 24: "<i1", 25: "<i2", 26: "<i4", 27: "<i8", 28: "<f8"}
 """Kinds of tensors whose numbers numpy has."""
 _MOST_DIMENSIONS = 8
-_ALIGNMENT = "general.alignment"
+_ALIGNMENT, _ARCHITECTURE = "general.alignment", "general.architecture"
 _OF_VOCABULARY = "tokenizer."
 _LONG = 4096
 _MOST_BEFORE = 1 << 28
@@ -40,6 +40,16 @@ class Field:
 
     def __init__(self, kinds: list[int], parts: Any, data: Sequence[int]) -> None:
         self.types, self.parts, self.data = kinds, parts, data
+
+    @property
+    def value(self) -> Any:
+        """A text, a number or a truth, or a list of them."""
+        of_texts = self.types[-1] == _STRING
+        found = [
+            bytes(self.parts[index]).decode() if of_texts else self.parts[index][0].item()
+            for index in self.data
+        ]
+        return found if self.types[0] == _ARRAY else found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,13 @@ class GgufFile:
         found = list(self._infos(tensors))
         self.tensors = [self._tensor(*one) for one in found]
         del self._bytes
+
+    @property
+    def architecture(self) -> str:
+        """What kind of model it is, in the format's own words."""
+        if (field := self.fields.get(_ARCHITECTURE)) is None:
+            raise ValueError(f"{_ARCHITECTURE} is missing")
+        return str(field.value)
 
     _at = _values = 0
 
@@ -179,6 +196,8 @@ class GgufFile:
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+        if kind not in {known.value for known in GGMLQuantizationType}:
+            raise ValueError(f"tensor {name} is of kind {kind}, which is not known here")
         form = GGMLQuantizationType(kind)
         if 0 in shape:
             raise ValueError(f"tensor {name} has no numbers")

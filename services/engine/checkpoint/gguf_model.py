@@ -6,7 +6,7 @@ transformers' own; only how its bytes are read is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -18,15 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.engine.checkpoint import gguf_tokenizer
 from services.engine.checkpoint.codes import CODED, Codes, read_codes
-from services.engine.checkpoint.gguf_counts import check_counts
+from services.engine.checkpoint.gguf_counts import EMBEDDINGS, check_counts
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_file import Tensor as Place
+from services.engine.checkpoint.gguf_parts import read_parts
+from services.engine.checkpoint.gguf_rope import ROPE_TENSORS, rope_of
 from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
-_EMBEDDINGS = "token_embd.weight"
+_LAST = "output.weight"
+_NOT_SUPPORTED = "is not supported yet"
+"""In what transformers raises for an architecture that its reader does not have."""
 _ONE_BY_ONE = (
     *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
     *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
@@ -67,22 +72,17 @@ def read_config(file: Path) -> Any:
 
 def read_tokenizer(file: Path) -> Any:
     """The tokenizer in a file."""
-    from transformers import AutoTokenizer
-    from transformers.integrations import gguf
-
-    with _reading(file, vocabulary=not hasattr(gguf, "get_gguf_tokenizer")):
-        return AutoTokenizer.from_pretrained(
-            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
-        )
+    found = read_parts(file)
+    check_counts(found)
+    return gguf_tokenizer.read_tokenizer(found)
 
 
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
     """The embeddings in a file; ValueError where it has none, or is broken."""
-    found = [
-        place for place in GgufFile(file, vocabulary=False).tensors if place.name == _EMBEDDINGS
-    ]
+    tensors = read_parts(file, vocabulary=False).tensors
+    found = [place for place in tensors if place.name == EMBEDDINGS]
     if not found or len(found[0].size) != 2:
-        raise ValueError(f"its target has no tensor {_EMBEDDINGS}")
+        raise ValueError(f"its target has no tensor {EMBEDDINGS}")
     return GgufMatrix(found[0], None).read(dtype)
 
 
@@ -157,13 +157,11 @@ def _reading(
     file: Path,
     stand_ins: StandIns | None = None,
     dtype: torch.dtype = torch.float32,
-    *,
-    vocabulary: bool = False,
 ) -> Iterator[None]:
     """Let transformers read a file so.
 
     By itself it parses the file several times, a vocabulary token by token, and has all tensors
-    in memory at once. `vocabulary`: settings are read with all tokens.
+    in memory at once.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as theirs
@@ -172,29 +170,55 @@ def _reading(
     logging.disable_progress_bar()
     load = theirs.load_gguf_checkpoint
 
-    @cache
-    def read() -> GgufFile:
-        found = GgufFile(file, vocabulary=vocabulary)
-        check_counts(found)
-        return found
-
-    settings = cache(load)
+    # Before theirs, which bounds nothing.
+    whole = read_parts(file, vocabulary=False)
+    check_counts(whole)
+    _check_kinds(whole)
+    settings, rope = cache(load), rope_of(whole)
 
     def loaded(
         path: str, return_tensors: bool = False, model_to_load: Any = None, **rest: Any
     ) -> dict[str, Any]:
         found = {name: dict(values) for name, values in settings(path).items()}
+        found["config"] = {**rope, **found["config"]}
         if not return_tensors:
             return found
-        tensors = _lazies(read(), found["config"], model_to_load, stand_ins, dtype)
+        tensors = _lazies(whole, found["config"], model_to_load, stand_ins, dtype)
         if tensors is None:
             return load(path, return_tensors=True, model_to_load=model_to_load, **rest)  # type: ignore[no-any-return]
         return {**found, "tensors": tensors}
 
     names = lru_cache(maxsize=1)(gguf.get_tensor_name_map)
-    changes = {"GGUFReader": lambda _: read(), "get_tensor_name_map": names}
+    changes = {"GGUFReader": lambda _: whole, "get_tensor_name_map": names}
     with _changed(gguf, **changes), _changed(theirs, load_gguf_checkpoint=loaded):
-        yield
+        try:
+            yield
+        except ValueError as error:
+            if _NOT_SUPPORTED not in str(error):
+                raise
+            raise ValueError(_of_others(whole.architecture)) from error
+
+
+def _of_others(architecture: str) -> str:
+    """Who reads a file that transformers does not."""
+    import gguf
+
+    known = architecture in gguf.MODEL_ARCH_NAMES.values()
+    others = "llama.cpp does, or bring its safetensors" if known else "bring its safetensors"
+    return f"transformers reads no GGUF files of {architecture}; {others}"
+
+
+def _check_kinds(file: GgufFile) -> None:
+    """Raise ValueError for numbers of which nobody here makes floats."""
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    for kind in {place.tensor_type for place in file.tensors if place.dtype == np.uint8}:
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"weights of the kind {kind.name} are read by llama.cpp alone"
+            ) from error
 
 
 @contextmanager
@@ -219,11 +243,12 @@ def _lazies(
     """The tensors of a model by its own names; None where several make one, or one several."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
-    architecture = bytes(file.fields["general.architecture"].parts[0]).decode()
+    architecture = file.architecture
     processor = theirs.TENSOR_PROCESSORS.get(architecture, theirs.TensorProcessor)(config=config)
     if type(processor).__name__ not in _ONE_BY_ONE or any(len(t.size) > 2 for t in file.tensors):
         return None
     names = theirs.get_gguf_hf_weights_map(model, processor)
+    _check_names(file, names, tied=config.get("tie_word_embeddings", False))
     found: dict[str, _Lazy] = {}
     for place in file.tensors:
         if place.name in names:
@@ -231,6 +256,19 @@ def _lazies(
             name = names[place.name]
             found[name] = _Lazy(partial(_read, place, process, stand_ins, dtype, name))
     return found
+
+
+def _check_names(file: GgufFile, names: Mapping[str, str], *, tied: bool) -> None:
+    """Raise ValueError for a tensor too few or too many, before any memory is taken.
+
+    What is missing is else made up, and what is there in vain would change what a model says.
+    """
+    stored = {place.name for place in file.tensors}
+    needed = names.keys() - ({_LAST} if tied else set())
+    if missing := sorted(needed - stored):
+        raise ValueError(f"{len(missing)} tensors missing, first {missing[0]}")
+    if left := sorted(stored - names.keys() - ROPE_TENSORS):
+        raise ValueError(f"a model of {file.architecture} has no place for {left[0]} here")
 
 
 def _processed(processor: Any, name: str, numbers: NDArray[Any]) -> NDArray[Any]:

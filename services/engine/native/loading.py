@@ -16,8 +16,14 @@ import torch
 from services.contract.errors import StartError
 from services.engine.checkpoint import folder_model, gguf_model
 from services.engine.checkpoint.bundle import read_bundle
-from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
-from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
+from services.engine.checkpoint.files import (
+    cache_folder,
+    locate,
+    one_line,
+    require_tensors,
+    weight_files,
+)
+from services.engine.checkpoint.fingerprint import combine, folder_fingerprint, gguf_digest
 from services.engine.checkpoint.gguf import GGUF_SOURCE
 from services.engine.checkpoint.stored import StandIns
 from services.engine.native.device_memory import place
@@ -66,7 +72,7 @@ def _load_folder(folder: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> 
 
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path, *, apart: bool) -> LoadedModel:
-    digest = file_digest(file, cache / "digests")
+    digest = gguf_digest(file, cache / "digests")
     loaded = _loaded(partial(gguf_model.read_model, file), str(file), spec, apart=apart)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return _with_tokenizer(loaded, fingerprint, file, spec)
@@ -89,10 +95,9 @@ def _loaded(read: _Read, told: str, spec: ModelSpec, *, apart: bool) -> Any:
     stage(f"reads {spec.model}")
     try:
         model, report = read(number_format(spec.dtype).read, stand_ins)
+        require_tensors(report)
     except Exception as error:
         raise StartError(f"{told}: {one_line(error)}") from error
-    if missing := sorted(report["missing_keys"]):
-        raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
     if stand_ins is not None and not stand_ins.settle(model, report["unexpected_keys"]):
         return _loaded(read, told, spec, apart=False)
     return place(model, spec.model, spec.device)

@@ -14,7 +14,7 @@ from services.contract.errors import StartError
 from services.engine import invariance_check
 from services.engine.checkpoint.bundle import read_bundle, read_config
 from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
-from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
+from services.engine.checkpoint.fingerprint import combine, folder_fingerprint, gguf_digest
 from services.engine.checkpoint.gguf import converted
 from services.engine.limits import affordable_tokens, max_context
 from services.engine.spec import GRAPHS, Execution, ModelSpec
@@ -206,7 +206,7 @@ def _source(spec: ModelSpec) -> tuple[Path, str]:
     cache = cache_folder(spec.cache_dir)
     source = locate(spec.model)
     if source.suffix == ".gguf":
-        digest = file_digest(source, cache / "digests")
+        digest = gguf_digest(source, cache / "digests")
         return converted(source, digest, spec.dtype, cache), combine(digest, spec.dtype)
     files = [*weight_files(source, spec.model), source / "config.json"]
     return source, folder_fingerprint(files, cache / "digests", spec.dtype)
