@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from functools import wraps
 from threading import local
 from types import BuiltinMethodType, GeneratorType
-from typing import Any
+from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import FunctionLoader, TemplateError, nodes, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -56,10 +56,15 @@ class _Share(local):
     def turn(self, characters: int = 0) -> bool:
         """One more turn of a loop, or call; true."""
         self.turns += 1
-        if not self.turns % _LOOK and time.thread_time() > self.until:
-            raise TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
+        if not self.turns % _LOOK:
+            self.look()
         self.take(characters)
         return True
+
+    def look(self) -> None:
+        """At the clock."""
+        if time.thread_time() > self.until:
+            raise TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
 
     def take(self, characters: int) -> None:
         """As many characters are about to be made."""
@@ -82,7 +87,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         self.share = _Share()
-        super().__init__(finalize=self._written, **options)
+        super().__init__(finalize=self._written, loader=FunctionLoader(_no_other), **options)
         del self.globals["lipsum"]
         tables: list[dict[str, Any]] = [self.filters, self.tests]
         for table in tables:
@@ -193,6 +198,10 @@ def weight(value: Any) -> int:
         elif isinstance(one, _LISTS):
             left.extend(one)
     return total
+
+
+def _no_other(name: str) -> NoReturn:
+    raise TemplateError(f"it asks for another template, {name!r}: there is none")
 
 
 def _held(name: str, value: Any) -> Any:
