@@ -56,15 +56,10 @@ class _Share(local):
     def turn(self, characters: int = 0) -> bool:
         """One more turn of a loop, or call; true."""
         self.turns += 1
-        if not self.turns % _LOOK:
-            self.look()
+        if not self.turns % _LOOK and time.thread_time() > self.until:
+            raise TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
         self.take(characters)
         return True
-
-    def look(self) -> None:
-        """At the clock."""
-        if time.thread_time() > self.until:
-            raise TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
 
     def take(self, characters: int) -> None:
         """As many characters are about to be made."""

@@ -7,6 +7,7 @@ conversation becomes the same text here and there; what a text may take is bound
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,6 +25,8 @@ from services.contract.errors import InvalidRequest
 
 MOST_SOURCE = 128 * 1024
 """Characters of a template, which takes seconds to compile then. The largest known have 20 000."""
+_SECONDS_TO_TRY = 1.0
+"""Of processor time: no other reading of a conversation is begun then."""
 _LONGEST_REASON = 200
 _TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
 _USUAL = _TOKENS | {"messages", "tools", "add_generation_prompt"}
@@ -92,6 +95,7 @@ class ChatTemplate:
     def _faithful(self, conversation: Conversation, most: int | None) -> str:
         """By the first reading that the template takes whole; else what it said to the first."""
         marked, said = Marked(conversation.messages), None
+        until = time.thread_time() + _SECONDS_TO_TRY
         for reading in readings(conversation.messages):
             try:
                 text = self._text(conversation, reading(list(conversation.messages)), most)
@@ -102,7 +106,8 @@ class ChatTemplate:
                 raise
             except Exception as error:
                 said = said or error
-                self._environment.share.look()
+            if time.thread_time() > until:
+                break
         assert said is not None
         raise said
 
