@@ -96,6 +96,12 @@ def test_what_is_left_out_is_not_given() -> None:
     ]
 
 
+def test_a_null_content_is_not_given_either() -> None:
+    message = pb.Message(role="assistant", tool_calls=[CALL], null_content=True)
+    _, text = asked(USER, message, source="{{ messages | tojson }}")
+    assert "content" not in json.loads(text)[1]
+
+
 def test_a_whole_tool_keeps_its_order_and_what_only_the_template_knows() -> None:
     given = '{"strict": true, "function": {"return": {"type": "string"}, "name": "tell"}}'
     _, text = asked(tools=[pb.Tool(json=given)], source="{{ tools[0] | tojson }}")
