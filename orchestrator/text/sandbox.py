@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from functools import wraps
 from threading import local
 from types import BuiltinMethodType, GeneratorType
-from typing import Any
+from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import FunctionLoader, TemplateError, nodes, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -82,7 +82,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         self.share = _Share()
-        super().__init__(finalize=self._written, **options)
+        super().__init__(finalize=self._written, loader=FunctionLoader(_no_other), **options)
         del self.globals["lipsum"]
         tables: list[dict[str, Any]] = [self.filters, self.tests]
         for table in tables:
@@ -193,6 +193,10 @@ def weight(value: Any) -> int:
         elif isinstance(one, _LISTS):
             left.extend(one)
     return total
+
+
+def _no_other(name: str) -> NoReturn:
+    raise TemplateError(f"it asks for another template, {name!r}: there is none")
 
 
 def _held(name: str, value: Any) -> Any:

@@ -7,8 +7,9 @@ conversation becomes the same text here and there; what a text may take is bound
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -18,12 +19,14 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
+from orchestrator.text.readings import Marked, Message, Reading, readings
 from orchestrator.text.sandbox import BoundedEnvironment
 from services.contract.errors import InvalidRequest
 
-Message = Mapping[str, Any]
-"""One turn as the template sees it: its `role`, its `content`, and what else it has."""
-
+MOST_SOURCE = 128 * 1024
+"""Characters of a template, which takes seconds to compile then. The largest known have 20 000."""
+_SECONDS_TO_TRY = 1.0
+"""Of processor time: no other reading of a conversation is begun then."""
 _LONGEST_REASON = 200
 _TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
 _USUAL = _TOKENS | {"messages", "tools", "add_generation_prompt"}
@@ -56,6 +59,8 @@ class ChatTemplate:
     """A compiled chat template. Raises jinja2.TemplateError when the source is broken."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        if len(source) > MOST_SOURCE:
+            raise TemplateError(f"it has {len(source)} characters; allowed are {MOST_SOURCE}")
         environment = self._environment = _environment()
         try:
             with environment.rendering():
@@ -78,12 +83,8 @@ class ChatTemplate:
         """
         try:
             with self._environment.rendering():
-                parts = self._template.generate(**self._given(conversation))
-                text = _joined(parts, most)
-            if conversation.continue_final_message:
-                return _left_open(text, conversation.messages[-1]["content"])
-            return text
-        except TooLong:
+                return self._faithful(conversation, most)
+        except (TooLong, InvalidRequest):
             raise
         except Exception as error:  # the template is foreign code: it may raise anything
             # Only the template's own words: what Python raises may quote a message.
@@ -91,8 +92,42 @@ class ChatTemplate:
             reason = str(error) if own else type(error).__name__
             raise refused(conversation.messages, reason) from error
 
-    def _given(self, conversation: Conversation) -> dict[str, Any]:
-        messages = [_as_seen(message) for message in conversation.messages]
+    def _faithful(self, conversation: Conversation, most: int | None) -> str:
+        """By the first reading that the template takes whole; else what it said to the first."""
+        marked, said = Marked(conversation.messages), None
+        until = time.thread_time() + _SECONDS_TO_TRY
+        for reading in readings(conversation.messages):
+            try:
+                text = self._text(conversation, reading(list(conversation.messages)), most)
+                if marked:
+                    self._check(conversation, marked, reading, most)
+                return text
+            except TooLong:
+                raise
+            except Exception as error:
+                said = said or error
+            if time.thread_time() > until:
+                break
+        assert said is not None
+        raise said
+
+    def _check(
+        self, conversation: Conversation, marked: Marked, reading: Reading, most: int | None
+    ) -> None:
+        shown = replace(conversation, continue_final_message=False)
+        lost = marked.lost(self._text(shown, reading(marked.messages), most))
+        if lost is not None:
+            raise _left_out(lost, conversation.messages[lost])
+
+    def _text(self, conversation: Conversation, messages: list[Message], most: int | None) -> str:
+        parts = self._template.generate(**self._given(conversation, messages))
+        text = _joined(parts, most)
+        if conversation.continue_final_message:
+            return _left_open(text, messages[-1]["content"])
+        return text
+
+    def _given(self, conversation: Conversation, given: list[Message]) -> dict[str, Any]:
+        messages = [_as_seen(message) for message in given]
         if conversation.continue_final_message:
             messages[-1]["content"] += _TAG
         return {
@@ -148,6 +183,16 @@ def refused(messages: Sequence[Message], reason: str) -> InvalidRequest:
     value = f"{len(messages)} messages ({roles})"
     allowed = f"what the model's chat template takes: {reason[:_LONGEST_REASON]}"
     return InvalidRequest("conversation", value, allowed)
+
+
+def _left_out(index: int, message: Message) -> InvalidRequest:
+    """The error of a message of which the model's template writes not all."""
+    field, calls = f"conversation.messages[{index}]", message.get("tool_calls")
+    if calls:
+        allowed = "what the model's chat template writes: it leaves out words of them"
+        return InvalidRequest(f"{field}.tool_calls", f"{len(calls)} calls", allowed)
+    allowed = "one that the model's chat template writes: it leaves out words of this one"
+    return InvalidRequest(f"{field}.role", message["role"], allowed)
 
 
 class _GenerationTag(Extension):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -28,6 +28,9 @@ _SURELY, _TORN = 2, 1024
 
 Where a beginning is cut, a word is torn, and may have more tokens than it has in the text.
 """
+
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+"""The names of chat templates, where a model has several."""
 
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -168,28 +171,39 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether the model takes conversations."""
-        return bool(self.bundle.chat_template)
+        return bool(self._sources)
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the chat template has a place for tools."""
-        return self._readable is not None and self._readable.takes_tools
+        """Whether a chat template has a place for tools."""
+        return any(one.takes_tools for one in self._readable)
 
     @property
     def template_kwargs(self) -> tuple[str, ...]:
-        """The names that the chat template reads beyond what every template is given."""
-        return () if self._readable is None else self._readable.kwargs
+        """The names that chat templates read beyond what every template is given."""
+        return tuple(sorted({name for one in self._readable for name in one.kwargs}))
 
     def render(self, conversation: Conversation, most: int | None = None) -> str:
         """The prompt text of a conversation. Raises InvalidRequest when it is refused.
 
         TooLong for one of more than `most` characters.
         """
-        try:
-            template = self._chat_template
-        except TemplateError as error:
-            raise refused(conversation.messages, f"it is broken ({error})") from error
+        name = _WITH_TOOLS if conversation.tools and _WITH_TOOLS in self._sources else _DEFAULT
+        template = self._chat_templates.get(name)
+        if template is None:
+            others = ", ".join(self._sources)
+            raise refused(conversation.messages, f"there is none named {name}, but {others}")
+        if isinstance(template, TemplateError):
+            raise refused(conversation.messages, f"it is broken ({template})") from template
         return template.render(conversation, most)
+
+    def broken_templates(self) -> tuple[str, ...]:
+        """What is wrong with each chat template that cannot be used; compiles them all."""
+        return tuple(
+            f"the chat template {name} is broken: {one}"
+            for name, one in self._chat_templates.items()
+            if isinstance(one, TemplateError)
+        )
 
     def encode_conversation(
         self,
@@ -211,7 +225,7 @@ class Tokenizer:
         added = {
             one.content: token for token, one in self._tokenizer.get_added_tokens_decoder().items()
         }
-        return reasoning_of(added.get, self.bundle.chat_template)
+        return reasoning_of(added.get, "\n".join(self._sources.values()))
 
     @cached_property
     def anchor(self) -> tuple[int, ...]:
@@ -220,16 +234,28 @@ class Tokenizer:
         return () if token is None else (token,)
 
     @cached_property
-    def _chat_template(self) -> ChatTemplate:
+    def _sources(self) -> dict[str, str]:
+        """Of all chat templates, by their names."""
         bundle = self.bundle
-        tokens = {"bos_token": bundle.bos_token, "eos_token": bundle.eos_token}
-        given = {name: token for name, token in tokens.items() if token}
-        return ChatTemplate(bundle.chat_template, given)
+        named = {one.name: one.text for one in bundle.chat_templates if one.text}
+        return {_DEFAULT: bundle.chat_template, **named} if bundle.chat_template else named
 
     @cached_property
-    def _readable(self) -> ChatTemplate | None:
-        """The chat template, if there is one, and it is not broken."""
-        try:
-            return self._chat_template if self.has_chat_template else None
-        except TemplateError:
-            return None
+    def _chat_templates(self) -> dict[str, ChatTemplate | TemplateError]:
+        bundle = self.bundle
+        tokens = {one.name: one.text for one in bundle.special_tokens}
+        tokens |= {"bos_token": bundle.bos_token, "eos_token": bundle.eos_token}
+        given = {name: token for name, token in tokens.items() if token}
+        return {name: _compiled(source, given) for name, source in self._sources.items()}
+
+    @property
+    def _readable(self) -> list[ChatTemplate]:
+        """The chat templates that are not broken."""
+        return [one for one in self._chat_templates.values() if isinstance(one, ChatTemplate)]
+
+
+def _compiled(source: str, tokens: Mapping[str, str]) -> ChatTemplate | TemplateError:
+    try:
+        return ChatTemplate(source, tokens)
+    except TemplateError as error:
+        return error

@@ -399,7 +399,10 @@ class WorkerPool:
         # One at a time: of many that connect at once, the first tells what all the others know.
         async with self._learning:
             if self.target is None:
-                self.target = Target(worker, Tokenizer(await link.fetch_tokenizer()))
+                tokenizer = Tokenizer(await link.fetch_tokenizer())
+                for fault in await asyncio.to_thread(tokenizer.broken_templates):
+                    log.warning("%s: %s", worker.model, fault)
+                self.target = Target(worker, tokenizer)
                 self._target_known.set()
                 self._recheck_drafters()
         known = self.target.worker

@@ -186,7 +186,7 @@ def _turn(
     calls = [_call(**call) for call in tool_calls or ()]
     # What the OpenAI client returns has None, or an empty list, for what there is not.
     given = {name: value for name, value in rest.items() if value}
-    return pb.Message(content=content, tool_calls=calls, **given)
+    return pb.Message(content=content, null_content=content is None, tool_calls=calls, **given)
 
 
 def _call(*, function: Mapping[str, Any], type: str = "function", id: str = "") -> pb.ToolCall:

@@ -406,8 +406,20 @@ class WorkerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedText:
+    """A text by its name."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizerBundle:
-    """Everything needed to turn text into ids and back, without weights."""
+    """Everything needed to turn text into ids and back, without weights.
+
+    `special_tokens`: all that a chat template may write, by names such as `pad_token`.
+    `chat_templates`: those beside the first one, by names such as `tool_use`.
+    """
 
     fingerprint: str
     tokenizer_json: str
@@ -416,6 +428,8 @@ class TokenizerBundle:
     eos_token_ids: tuple[int, ...] = ()
     bos_token: str = ""
     eos_token: str = ""
+    special_tokens: tuple[NamedText, ...] = ()
+    chat_templates: tuple[NamedText, ...] = ()
 
 
 # --- Links -----------------------------------------------------------------------

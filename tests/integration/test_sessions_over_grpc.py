@@ -119,7 +119,7 @@ BAD = [
     ({"max_tokens": 5, "min_tokens": 6}, "sampling.min_tokens"),
     ({"logit_bias": {320: 1.0}}, "sampling.logit_bias[320]"),
     ({"model": "unknown"}, "model"),
-    ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
+    ({"messages": [{"role": "r" * 65, "content": "hi"}]}, "conversation.messages[0].role"),
     ({"messages": [{"role": "user"}], "tools": [[]]}, "conversation.tools[0].json"),
     ({"num_candidates": 3}, "speculation.num_candidates"),
 ]

@@ -96,6 +96,12 @@ def test_what_is_left_out_is_not_given() -> None:
     ]
 
 
+def test_a_null_content_is_not_given_either() -> None:
+    message = pb.Message(role="assistant", tool_calls=[CALL], null_content=True)
+    _, text = asked(USER, message, source="{{ messages | tojson }}")
+    assert "content" not in json.loads(text)[1]
+
+
 def test_a_whole_tool_keeps_its_order_and_what_only_the_template_knows() -> None:
     given = '{"strict": true, "function": {"return": {"type": "string"}, "name": "tell"}}'
     _, text = asked(tools=[pb.Tool(json=given)], source="{{ tools[0] | tojson }}")
@@ -132,6 +138,7 @@ def test_each_part_of_a_conversation_is_part_of_its_content() -> None:
         ([USER, pb.Message(role="tool", content="1")], {}),
         ([USER, CALLING], {}),
         ([USER, pb.Message(role="assistant", tool_calls=[CALL])], {}),
+        ([USER, pb.Message(role="assistant", tool_calls=[CALL], null_content=True)], {}),
         ([USER, pb.Message(role="assistant", tool_calls=[CALL] * 2)], {}),
     ]
     digests = {asked(*messages, **more)[0].digest for messages, more in talks}
@@ -212,7 +219,13 @@ CASES: list[tuple[dict[str, Any], str, object, str]] = [
         "0 to 256 characters",
     ),
     (message(role="user", name=LONG), "messages[0].name", "x" * 64, "0 to 256 characters"),
-    (message(role="function"), "messages[0].role", "function", "system, user, assistant, tool"),
+    (message(role="r" * 65), "messages[0].role", "r" * 64, "1 to 64 characters"),
+    (
+        message(role="user", content="hi", null_content=True),
+        "messages[0].content",
+        "2 characters",
+        "empty, with null_content",
+    ),
     (kwargs("enable_thinking"), KWARGS, None, OBJECT),
     (kwargs("true"), KWARGS, "JSON, of type bool", OBJECT),
     (kwargs(deep(33)), KWARGS, "more than 32 levels", OBJECT),
@@ -255,7 +268,15 @@ def test_a_template_without_a_place_for_tools_takes_none() -> None:
     with pytest.raises(InvalidRequest, match="no place for tools") as caught:
         asked(tools=[TELL], source=CHATML)
     assert (caught.value.field, caught.value.value) == ("conversation.tools", "1 tools")
-    asked(USER, CALLING, RESULT, source=CHATML)
+
+
+def test_a_call_or_a_result_that_the_template_leaves_out_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="leaves out words") as caught:
+        asked(USER, CALLING, RESULT, source=CHATML)
+    assert caught.value.field == "conversation.messages[1].tool_calls"
+    with pytest.raises(InvalidRequest, match="leaves out words") as caught:
+        asked(USER, RESULT, source="{{ messages[0].content }}")
+    assert (caught.value.field, caught.value.value) == ("conversation.messages[1].role", "tool")
 
 
 def test_a_broken_template_takes_nothing_and_says_so() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from orchestrator.frontdoor.vllm_gateway.response import Answer
 from orchestrator.session.answer import Chunk, Complete, Started
 from orchestrator.session.totals import SpecTotals
 from orchestrator.steering.rounds import Ending
-from services.contract.types import FinishReason, LogprobRow, TokenizerBundle
+from orchestrator.text import Conversation, Tokenizer
+from services.contract.types import FinishReason, LogprobRow, NamedText, TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend
 
 STARTED = Started(session_id="gateway/r", prompt_tokens=4, seed=1)
@@ -113,6 +115,24 @@ def test_the_archive_holds_the_files_of_a_model_folder():
     config = json.loads(files["tokenizer_config.json"])
     assert config == {"bos_token": BOS, "eos_token": EOS, "chat_template": given.chat_template}
     assert json.loads(files["generation_config.json"]) == {}
+
+
+def test_the_archive_has_one_template_for_conversations_with_and_without_tools():
+    plain, with_tools = (
+        " \n{{ messages | length }} plain\n",
+        "\n\n{{ tools | length }} tools \n  \n",
+    )
+    given = replace(
+        bundle(byte_level_backend(), plain),
+        special_tokens=(NamedText("pad_token", "<pad>"), NamedText("eos_token", EOS)),
+        chat_templates=(NamedText("tool_use", with_tools), NamedText("rag", "no")),
+    )
+    config = json.loads(unpacked(given)["tokenizer_config.json"])
+    assert (config["pad_token"], config["eos_token"]) == ("<pad>", EOS)
+    one = Tokenizer(replace(given, chat_template=config["chat_template"], chat_templates=()))
+    for tools in (None, [{"name": "tell"}]):
+        talk = Conversation([{"role": "user", "content": "hi"}], tools)
+        assert one.render(talk) == Tokenizer(given).render(talk)
 
 
 def test_a_tokenizer_without_a_template_has_none_in_its_archive():

@@ -33,7 +33,7 @@ def ids(*tokens: int) -> dict[str, Any]:
 
 
 HEAT, RULES = "0, or 0.0001 to 10000", "AUTO, COUPLED, STANDARD or BLOCK"
-UNKEPT, ROLES = "no verifier here keeps", "system, user, assistant"
+UNKEPT, ROLES = "no verifier here keeps", "1 to 64 characters"
 IDS = f"token ids 0 to {LAST_ID}"
 NO_TREES_OF_BOTH = "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly"
 NO_TREES_OF_NGRAM = "AUTO or COUPLED: trees of method ngram are matched exactly"
@@ -65,8 +65,8 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (make, ids(2**32 - 1), "tokens.ids[0]", 2**32 - 1, f"0 to {LAST_ID}"),
     (make, talk(), "conversation.messages", "0 messages", "1 to 1024"),
     (make, talk(*[("user", "x")] * 1025), "conversation.messages", "1025 messages", "1 to 1024"),
-    (make, talk(("robot", "x")), "conversation.messages[0].role", "robot", ROLES),
-    (make, talk(("user", "x"), ("", "x")), "conversation.messages[1].role", "", "one of system"),
+    (make, talk(("r" * 65, "x")), "conversation.messages[0].role", "r" * 64, ROLES),
+    (make, talk(("user", "x"), ("", "x")), "conversation.messages[1].role", "", ROLES),
     (make, talk(("user", "x" * (MIB4 + 1))), "conversation", f"{MIB4 + 1} bytes", f"{MIB4} bytes"),
     (make, talk(*[("user", "a")] * 2), "conversation", "2 messages (user, user)", "alternate"),
     (make, talk(("user", "x y " * 40)), "conversation", None, "1 to 63 tokens"),

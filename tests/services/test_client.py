@@ -283,7 +283,9 @@ async def test_conversations_carry_tools_calls_and_results(client, service):
     assert service.requests[-1].conversation == pb.Conversation(
         messages=[
             pb.Message(role="user", content="hi"),
-            pb.Message(role="assistant", tool_calls=called, reasoning_content="so"),
+            pb.Message(
+                role="assistant", null_content=True, tool_calls=called, reasoning_content="so"
+            ),
             pb.Message(role="tool", content="1", tool_call_id="c1", name="tell"),
         ],
         tools=[

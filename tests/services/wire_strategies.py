@@ -75,6 +75,7 @@ BY_TYPE[t.ResolvedSampling] = record(
 descriptions = record(
     t.WorkerDescription, protocol_min=st.integers(0, 5), protocol_max=st.integers(5, 9)
 )
+BY_TYPE[tuple[t.NamedText, ...]] = st.lists(record(t.NamedText), max_size=3).map(tuple)
 bundles = record(t.TokenizerBundle)
 hellos = record(t.LinkHello)
 

@@ -22,7 +22,7 @@ from orchestrator.session.ranges import (
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
     MAX_NAME_LENGTH,
-    ROLES,
+    MAX_ROLE_LENGTH,
 )
 from orchestrator.text import Conversation
 from services.contract.errors import InvalidRequest
@@ -68,7 +68,8 @@ def written(asked: ConversationRequest) -> list[Any]:
 
 def _more_of(message: MessageLike) -> list[str]:
     calls = [[call.id, call.name, call.arguments] for call in message.tool_calls]
-    more = [calls, message.tool_call_id, message.name, message.reasoning_content]
+    more: list[Any] = [calls, message.tool_call_id, message.name, message.reasoning_content]
+    more += [True] if message.null_content else []
     return [json.dumps(more)] if any(more) else []
 
 
@@ -83,13 +84,18 @@ def _texts(asked: ConversationRequest) -> Iterator[str]:
 
 def _message(field: str, said: MessageLike) -> dict[str, Any]:
     role = said.role
-    require(role in ROLES, f"{field}.role", role[:64], f"one of {', '.join(ROLES)}")
+    allowed = f"1 to {MAX_ROLE_LENGTH} characters"
+    require(1 <= len(role) <= MAX_ROLE_LENGTH, f"{field}.role", role[:MAX_ROLE_LENGTH], allowed)
     calls, of = said.tool_calls, said.tool_call_id
     if role != "assistant":
         require(not calls, f"{field}.tool_calls", f"{len(calls)} calls", "those of an assistant")
     if role != "tool":
         require(not of, f"{field}.tool_call_id", of[:64], "that of a message of role tool")
-    message: dict[str, Any] = {"role": role, "content": said.content}
+    is_null, size = said.null_content, len(said.content)
+    allowed = "empty, with null_content"
+    require(not (is_null and size), f"{field}.content", f"{size} characters", allowed)
+    # A null is what is not there, as to transformers.
+    message: dict[str, Any] = {"role": role} if is_null else {"role": role, "content": said.content}
     if calls:
         called = [_call(f"{field}.tool_calls[{i}]", one) for i, one in enumerate(calls)]
         message["tool_calls"] = called

@@ -42,6 +42,10 @@ class MessageLike(Protocol):
         """What is said."""
 
     @property
+    def null_content(self) -> bool:
+        """Whether there is no content, rather than an empty one."""
+
+    @property
     def tool_calls(self) -> Sequence[ToolCallLike]:
         """What the assistant called."""
 

@@ -39,12 +39,24 @@ def chunks(data: bytes) -> Iterator[common.GetTokenizerChunk]:
 
 def _files(bundle: TokenizerBundle) -> dict[str, str]:
     config = {
+        **{one.name: one.text for one in bundle.special_tokens},
         "bos_token": bundle.bos_token,
         "eos_token": bundle.eos_token,
-        "chat_template": bundle.chat_template,
+        "chat_template": _template(bundle),
     }
     return {
         "tokenizer.json": bundle.tokenizer_json,
         "tokenizer_config.json": json.dumps({key: text for key, text in config.items() if text}),
         "generation_config.json": bundle.generation_config_json or "{}",
     }
+
+
+def _template(bundle: TokenizerBundle) -> str:
+    """One for conversations with and without tools: gateways read one."""
+    named = {one.name: one.text for one in bundle.chat_templates}
+    if (with_tools := named.get("tool_use")) is None:
+        return bundle.chat_template
+    # Between tags, blanks at the ends of a template would be trimmed, and a last newline kept.
+    ends = "{{ '' }}"
+    parts = [ends + one.removesuffix("\n") + ends for one in (with_tools, bundle.chat_template)]
+    return "{% if tools %}" + "{% else %}".join(parts) + "{% endif %}"

@@ -207,7 +207,7 @@ class Draining(_message.Message):
     def __init__(self, deadline_ms: _Optional[int] = ...) -> None: ...
 
 class TokenizerBundle(_message.Message):
-    __slots__ = ("fingerprint", "tokenizer_json", "chat_template", "generation_config_json", "eos_token_ids", "bos_token", "eos_token")
+    __slots__ = ("fingerprint", "tokenizer_json", "chat_template", "generation_config_json", "eos_token_ids", "bos_token", "eos_token", "special_tokens", "chat_templates")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,8 @@ class TokenizerBundle(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     BOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     tokenizer_json: str
     chat_template: str
@@ -222,4 +224,14 @@ class TokenizerBundle(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     bos_token: str
     eos_token: str
-    def __init__(self, fingerprint: _Optional[str] = ..., tokenizer_json: _Optional[str] = ..., chat_template: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ...) -> None: ...
+    special_tokens: _containers.RepeatedCompositeFieldContainer[NamedText]
+    chat_templates: _containers.RepeatedCompositeFieldContainer[NamedText]
+    def __init__(self, fingerprint: _Optional[str] = ..., tokenizer_json: _Optional[str] = ..., chat_template: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ..., special_tokens: _Optional[_Iterable[_Union[NamedText, _Mapping]]] = ..., chat_templates: _Optional[_Iterable[_Union[NamedText, _Mapping]]] = ...) -> None: ...
+
+class NamedText(_message.Message):
+    __slots__ = ("name", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...

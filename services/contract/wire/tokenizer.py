@@ -19,7 +19,11 @@ MOST_BYTES = 256 << 20
 
 def split_bundle(bundle: TokenizerBundle) -> Iterator[bytes]:
     """Parts of at most 1 MiB, in order."""
-    data = write(pb.TokenizerBundle, bundle).SerializeToString()
+    named = {
+        name: [write(pb.NamedText, one) for one in getattr(bundle, name)]
+        for name in ("special_tokens", "chat_templates")
+    }
+    data = write(pb.TokenizerBundle, bundle, **named).SerializeToString()
     for start in range(0, len(data), PART_BYTES):
         yield data[start : start + PART_BYTES]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from services.contract.errors import StartError
-from services.contract.types import TokenizerBundle
+from services.contract.types import NamedText, TokenizerBundle
 from services.engine.checkpoint.files import cache_folder, locate, one_line
 from services.engine.checkpoint.fingerprint import gguf_digest
 from services.engine.checkpoint.gguf import converted
@@ -25,10 +25,11 @@ def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
     if backend is None:
         raise ValueError(f"{type(tokenizer).__name__} has no fast tokenizer")
     text = _canonical(backend.to_str())
+    templates = _templates(tokenizer.chat_template)
     return TokenizerBundle(
         fingerprint=hashlib.sha256(text.encode()).hexdigest(),
         tokenizer_json=text,
-        chat_template=_template(tokenizer.chat_template),
+        chat_template=templates.pop("default", ""),
         generation_config_json=_generation_config(model.generation_config),
         eos_token_ids=_eos_ids(
             model.generation_config.eos_token_id,
@@ -37,6 +38,8 @@ def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
         ),
         bos_token=tokenizer.bos_token or "",
         eos_token=tokenizer.eos_token or "",
+        special_tokens=_named(tokenizer.special_tokens_map),
+        chat_templates=_named(templates),
     )
 
 
@@ -110,11 +113,14 @@ def _canonical(tokenizer_json: str) -> str:
     return json.dumps({**json.loads(tokenizer_json), "padding": None, "truncation": None})
 
 
-def _template(template: Any) -> str:
-    """One template; of several, the default one."""
-    if isinstance(template, dict):
-        template = template.get("default")
-    return template or ""
+def _templates(given: str | Mapping[str, str] | None) -> dict[str, str]:
+    """By their names; one alone is the default one."""
+    return dict(given) if isinstance(given, Mapping) else {"default": given or ""}
+
+
+def _named(texts: Mapping[str, Any]) -> tuple[NamedText, ...]:
+    """Without what is no text, as a list of more tokens."""
+    return tuple(NamedText(name, one) for name, one in texts.items() if isinstance(one, str))
 
 
 def _generation_config(config: Any) -> str:
