@@ -29,7 +29,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from services.contract.types import StepTime
-from services.scheduling.crowd_trial import CrowdTrial
+from services.scheduling.crowd_trial import LEAST, CrowdTrial
 from services.scheduling.offers import Allotment, Judged, Offer
 from services.scheduling.patience import Patience
 from services.scheduling.step_costs import StepCosts
@@ -49,8 +49,8 @@ FEW = 0.1
 """Share of a tenant's sessions that may gain less than drafts make a step longer."""
 NEW = 4
 """Steps before which nobody knows what a session may hope for."""
-LEAST_CHANCE = 0.08
-"""Of a token that is worth drafting ahead."""
+LEAST_CHANCE, LEAST_IN_A_CROWD = 0.03, 0.08
+"""Of a token that is worth drafting ahead: by a drafter with time to spare, and by others."""
 UNPAID = 8
 """Drafts in a row that did not pay, after which a session rests."""
 SHORTEST_REST, LONGEST_REST = 16, 256
@@ -324,8 +324,9 @@ class DraftBudget:
         if session.rest or not self._crowd.drafts:
             return 0
         first, later = self._rates(session)
+        least = LEAST_CHANCE if self._drafted_for < LEAST else LEAST_IN_A_CROWD
         ahead, chance = 1, first
-        while ahead < most and chance * later >= LEAST_CHANCE:
+        while ahead < most and chance * later >= least:
             ahead, chance = ahead + 1, chance * later
         return ahead
 

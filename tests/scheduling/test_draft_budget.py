@@ -258,6 +258,19 @@ def test_a_drafter_is_no_further_ahead_than_drafts_hold() -> None:
     assert budget.window("s", 16) == 16
 
 
+def test_in_a_crowd_a_drafter_is_less_far_ahead() -> None:
+    budget = DraftBudget()
+    ahead = []
+    for sessions in (1, 8):
+        offers = [
+            Offer(key, "one", 4, source="model", window=16, drafted_for=True)
+            for key in range(sessions)
+        ]
+        budget.allot(offers)
+        ahead.append(budget.window(0, 16))
+    assert ahead[0] > ahead[1] > 1
+
+
 def test_chances_are_believed_by_their_range_and_fall():
     factors = (1.0, 1.0, 1.0, 1.0, 0.5, 1.0)
     assert believed((0.8, 0.6, 0.4), factors) == pytest.approx([0.8, 0.3, 0.3])
