@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
+from services.engine.checkpoint.bundle import make_bundle
 from services.engine.checkpoint.gguf_file import GgufFile
 from services.engine.checkpoint.gguf_splits import BEGINNING, PATTERNS, WHOLE_WORDS
 from services.engine.checkpoint.gguf_tokenizer import read_tokenizer
+from tests.models import tiny_model
 
 pytest.importorskip("gguf")
 LLAMA_CPP = os.environ.get("PACELINE_LLAMA_CPP", "")
@@ -210,6 +212,30 @@ def test_a_long_piece_is_no_long_start(of_pieces):
 def test_a_vocabulary_of_another_kind_is_refused_with_who_reads_it(written, kind):
     with pytest.raises(ValueError, match=f"kind {kind} are not read here; llama.cpp reads them"):
         written(kind, ["a"])
+
+
+EOM = "tokenizer__ggml__eom_token_id"
+ENDS = {"tokenizer__ggml__eos_token_id": 256, "tokenizer__ggml__eot_token_id": 257}
+
+
+@pytest.mark.parametrize(
+    ("extra", "settings", "ends"),
+    [
+        (["<eos>", "<turn>", "<message>"], {**ENDS, EOM: 258}, {256, 257, 258}),
+        (["<eos>", "<end_of_turn>"], {"tokenizer__ggml__eos_token_id": 256}, {256, 257}),
+        (["<eos>", "<turn>", "<|im_end|>"], ENDS, {256, 257}),
+        (["<|return|>", "<|end|>"], {"tokenizer__ggml__eos_token_id": 256}, {256}),
+    ],
+)
+def test_the_end_of_a_turn_ends_an_output(of_bytes, extra, settings, ends):
+    tokenizer = of_bytes([], [(one, CONTROL) for one in extra], **settings)
+    assert {*make_bundle(tokenizer, tiny_model("llama")).eos_token_ids} - {1} == ends
+
+
+def test_a_word_that_reads_like_the_end_of_a_turn_ends_nothing(of_bytes):
+    extra = [("<eos>", CONTROL), ("<|im_end|>", NORMAL)]
+    tokenizer = of_bytes([], extra, tokenizer__ggml__eos_token_id=256)
+    assert 257 not in make_bundle(tokenizer, tiny_model("llama")).eos_token_ids
 
 
 def test_templates_that_have_names_are_kept_with_them(of_bytes):

@@ -35,6 +35,7 @@ def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
             model.generation_config.eos_token_id,
             model.config.get_text_config().eos_token_id,
             tokenizer.eos_token_id,
+            _turn_ends(tokenizer),
         ),
         bos_token=tokenizer.bos_token or "",
         eos_token=tokenizer.eos_token or "",
@@ -126,6 +127,13 @@ def _named(texts: Mapping[str, Any]) -> tuple[NamedText, ...]:
 def _generation_config(config: Any) -> str:
     settings = json.loads(config.to_json_string(use_diff=False))
     return json.dumps({name: value for name, value in settings.items() if value is not None})
+
+
+def _turn_ends(tokenizer: Any) -> list[int]:
+    """Of a turn and of a message in it, where a tokenizer names such tokens."""
+    named = tokenizer.special_tokens_map
+    texts = [named[name] for name in ("eot_token", "eom_token") if name in named]
+    return [int(tokenizer.convert_tokens_to_ids(one)) for one in texts if isinstance(one, str)]
 
 
 def _eos_ids(*sources: int | Iterable[int] | None) -> tuple[int, ...]:

@@ -27,7 +27,9 @@ _STATE_SPACE = ".ssm."
 """In names of what has no attention."""
 EMBEDDINGS = "token_embd.weight"
 _TOKENS = "tokenizer.ggml.tokens"
-_SPECIAL = tuple(f"tokenizer.ggml.{one}_token_id" for one in ("bos", "eos", "unknown", "padding"))
+_SPECIAL = tuple(
+    f"tokenizer.ggml.{one}_token_id" for one in ("bos", "eos", "eot", "eom", "unknown", "padding")
+)
 _BLOCK = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 
 

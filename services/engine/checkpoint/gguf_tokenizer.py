@@ -24,6 +24,14 @@ _GEMMA = "gemma"
 _LONGEST = 256
 """Letters of a piece of SentencePiece's whose merges are looked for: real ones have a tenth."""
 _SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+_ENDS = {"eot": "eot", "eom": "eom"}
+"""Of a turn, and of a message that a turn goes on behind: both end an output."""
+_TURN_ENDS = (
+    *("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end_of_turn|>", "<turn|>"),
+    *("<|END_OF_TURN_TOKEN|>", "<|end|>"),
+)
+_HARMONY = "<|return|>"
+"""Ends outputs where `<|end|>` ends a message alone."""
 _TEMPLATE = "tokenizer.chat_template"
 _Merges = Sequence[tuple[str, str]]
 
@@ -40,6 +48,7 @@ def read_tokenizer(file: GgufFile) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=_made(ggml, file.architecture),
         chat_template=_templates(said),
+        extra_special_tokens=_ends(ggml),
         **_settings(ggml),
     )
 
@@ -149,6 +158,21 @@ def _settings(ggml: Mapping[str, Any]) -> dict[str, Any]:
     first = first and "bos_token" in special and ggml["model"] != "gemma4"
     last = ggml.get("add_eos_token", False) and "eos_token" in special
     return {**special, "add_bos_token": first, "add_eos_token": last}
+
+
+def _ends(ggml: Mapping[str, Any]) -> dict[str, str]:
+    """What ends an output beside the end of a text, by the names of such tokens.
+
+    Files made before there were settings for it say it by the token's text alone.
+    """
+    tokens = ggml["tokens"]
+    ids = {name: ggml.get(f"{stored}_token_id") for name, stored in _ENDS.items()}
+    found = {f"{name}_token": tokens[one] for name, one in ids.items() if one is not None}
+    if "eot_token" not in found:
+        control = set(_of_kind(ggml, _CONTROL))
+        known = [one for one in _TURN_ENDS if one in control and _HARMONY not in control]
+        found |= {"eot_token": one for one in known[:1]}
+    return found
 
 
 def _templates(said: Mapping[str, Any]) -> str | dict[str, str] | None:
