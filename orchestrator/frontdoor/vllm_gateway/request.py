@@ -1,6 +1,6 @@
 """A gateway's request as one of ours, or an InvalidRequest that names its field.
 
-A proto3 zero is no value where the field has no presence. A number for which zero is invalid
+A proto3 zero is no value where the field has no presence. A number which is not neutral at zero
 counts as left out at zero, so that the model's own default holds; any other zero is meant.
 """
 
@@ -142,7 +142,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
 
 
 def _numbers(asked: engine.SamplingParams) -> dict[str, float]:
-    """The numbers that both know. One without presence cannot be meant at a forbidden zero."""
+    """The numbers that both know. One without presence is meant at zero where that is neutral."""
     known = asked.DESCRIPTOR.fields_by_name
     given = {name: getattr(asked, name) for name in NUMBERS if name in known}
     return {
@@ -153,7 +153,7 @@ def _numbers(asked: engine.SamplingParams) -> dict[str, float]:
 
 
 def _meant(name: str, value: float) -> bool:
-    return value != 0 or NUMBERS[name].allowed.holds(0)
+    return value != 0 or NUMBERS[name].neutral == 0
 
 
 def _given(asked: engine.SamplingParams, name: str) -> Any:
