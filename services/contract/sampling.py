@@ -160,7 +160,7 @@ NUMBERS: Mapping[str, Number] = {
 }
 
 
-def as_drawn(numbers: Mapping[str, float]) -> dict[str, float]:
+def as_drawn(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """All numbers that are asked for, as workers take them.
 
     Where the likeliest token alone is left, the temperature is 0.
