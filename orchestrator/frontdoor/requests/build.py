@@ -129,6 +129,7 @@ def _assemble(
         chains=speculation.num_candidates == 1,
         n=request.n or 1,
         priority=request.priority or 0,
+        open_ended=params.open_ended and params.max_tokens is None,
     )
 
 

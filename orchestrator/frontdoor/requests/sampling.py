@@ -165,7 +165,7 @@ def _check_length(params: SamplingRequest, model: ServedModel) -> None:
 def _max_tokens(params: SamplingRequest, room: int, most: int) -> int:
     value = params.max_tokens
     if value is None:
-        return min(DEFAULT_MAX_TOKENS, room, most)
+        return min(room, most) if params.open_ended else min(DEFAULT_MAX_TOKENS, room, most)
     allowed = f"1 to {room} (what the context has left after the prompt)"
     require(1 <= value <= room, "sampling.max_tokens", value, allowed)
     return value

@@ -93,10 +93,11 @@ def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
     kind = asked.WhichOneof("input")
     if kind not in ("tokenized", "text"):
         raise InvalidRequest("input", None, "one of tokenized, text")
+    said = asked.HasField(_PARAMS)
     return GenerationRequest(
         prompt=asked.text if kind == "text" else None,
         tokens=asked.tokenized.input_ids if kind == "tokenized" else None,
-        sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
+        sampling=_sampling(asked.sampling_params) if said else SamplingRequest(open_ended=True),
         # A zero is no number: left out.
         n=asked.sampling_params.n or None,
         # -1 is `FITTING` there, too.
@@ -126,6 +127,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
     return SamplingRequest(
         numbers=_numbers(asked),
         max_tokens=_given(asked, "max_tokens"),
+        open_ended=True,
         min_tokens=asked.min_tokens,
         stop=asked.stop,
         stop_token_ids=asked.stop_token_ids,
