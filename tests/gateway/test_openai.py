@@ -15,7 +15,7 @@ from paceline import Client
 
 from tests.answers import answer_schema, is_answer
 from tests.gateway.openai_kit import GUIDE, Gateway, command_of, gateway, smg
-from tests.models import BOS
+from tests.models import BOS, tiny_tokenizer
 from tests.processes.conftest import Up, start_up
 from tests.waiting import wait_until
 
@@ -258,6 +258,24 @@ def test_a_session_that_the_header_names_is_computed_once(up, front, client):
     assert stored.text == asked(3)
     with pytest.raises(openai.ConflictError, match="sky-1"):
         asked(4)
+
+
+def test_what_smg_drops_can_be_said_in_the_header(front, client):
+    def said(name: str) -> str:
+        done = client.completions.create(
+            model=front.model,
+            prompt=PROMPT,
+            max_tokens=3,
+            temperature=0,
+            extra_body={"regex": "[ab]{3}"},
+            extra_headers={"X-Request-Id": f"paceline(logit_bias={name})"},
+        )
+        return done.choices[0].text
+
+    letters = [tiny_tokenizer().convert_tokens_to_ids(letter) for letter in "ab"]
+    assert [said(f"{letter}:100") for letter in letters] == ["aaa", "bbb"]
+    with pytest.raises(openai.BadRequestError, match=r"sampling_params\.logit_bias"):
+        said("1:1000")
 
 
 def test_a_stream_that_is_closed_early_frees_what_it_held(up, front, client):
