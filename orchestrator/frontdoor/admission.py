@@ -1,7 +1,8 @@
 """Admission control: sessions and tokens in flight, counted before any work is done.
 
-A session weighs what a verifier reserves for it: its prompt and its max_tokens. Sessions
-are admitted up to the limit. Above three quarters of it speculation shrinks, in steps and
+A session weighs its prompt and its max_tokens, or, where nobody asked for a length, the usual
+one: verifiers reserve by need, and one that goes on beyond that may have to wait. Sessions are
+admitted up to the limit. Above three quarters of it speculation shrinks, in steps and
 for all sessions, to none shortly before the limit: the verifiers' time then goes to plain
 rounds, which serve most sessions. Only then are sessions refused.
 

@@ -50,6 +50,7 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
+from orchestrator.session.ranges import DEFAULT_MAX_TOKENS
 from orchestrator.session.record_size import most_stored, stored_size
 from orchestrator.session.round_records import session_rounds
 from orchestrator.session.spec import SessionSpec
@@ -340,7 +341,7 @@ class Inference:
         # Who asked for one that is not stored may want every token's logprobs at the end.
         kept = self._options.logprobs_kept if stored else spec.sampling.max_tokens
         memory = _logprobs_memory(spec, kept)
-        size = len(spec.prompt), spec.sampling.max_tokens
+        size = len(spec.prompt), _expected(spec)
         shown = "logprobs" if spec.sampling.logprobs is not None else "prompt_logprobs"
         fields = "sampling.max_tokens", f"sampling.{shown}"
         made = self._admission.enter_together(count, *size, tenant, memory, fields)
@@ -605,8 +606,24 @@ class Inference:
     async def _resolve(self, request: IncomingRequest, tenant: Tenant) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_counts(request.lengths, model)
-        return await self._read_message(
+        spec = await self._read_message(
             tenant, request.size, lambda: build_spec(request.read(), tokenizer, model)
+        )
+        return self._bounded(spec, tenant) if spec.open_ended else spec
+
+    def _bounded(self, spec: SessionSpec, tenant: Tenant) -> SessionSpec:
+        """An output of which no length was asked for, as long as it can be held.
+
+        What a tenant may have in flight is its limit in any case: there it weighs all of it.
+        """
+        held = self._pool.largest_memory() - self._initial_states.block_tokens(spec)
+        most = min(self._admission.most_tokens(tenant), held if held > 0 else math.inf)
+        sampling = spec.sampling
+        room = max(1, sampling.min_tokens, min(sampling.max_tokens, most - len(spec.prompt)))
+        return replace(
+            spec,
+            sampling=replace(sampling, max_tokens=int(room)),
+            open_ended=not tenant.limits.max_tokens_in_flight,
         )
 
     async def _read_message(self, tenant: Tenant, size: int, build: Callable[[], T]) -> T:
@@ -675,9 +692,18 @@ def _require_equal(live: Driver, spec: SessionSpec) -> None:
         raise AlreadyExists(f"session {spec.session!r} exists with other content")
 
 
+def _expected(spec: SessionSpec) -> int:
+    """Tokens of output that a session weighs.
+
+    One that may go on to the end of the context seldom does, and verifiers reserve by need.
+    """
+    most = spec.sampling.max_tokens
+    return min(most, DEFAULT_MAX_TOKENS) if spec.open_ended else most
+
+
 def _weight(spec: SessionSpec) -> int:
-    """Tokens that a verifier reserves for the session, but for its window."""
-    return len(spec.prompt) + spec.sampling.max_tokens
+    """Tokens of K/V that are counted for the session, but for its window."""
+    return len(spec.prompt) + _expected(spec)
 
 
 def _stays(key: SessionKey, record: NewSession, place: Reservation, *, ended: bool) -> None:

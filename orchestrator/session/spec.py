@@ -23,6 +23,7 @@ class SessionSpec:
     identifies the content: equal for requests that ask for the same, whatever
     their id; a seed drawn by the server is no part of it. `n`: how many completions the request
     has, of which this is number `index`; see `completions`. `priority`: lower is sooner.
+    `open_ended`: nobody asked for a length, and `max_tokens` is what there is room for.
     """
 
     session: str
@@ -45,6 +46,7 @@ class SessionSpec:
     n: int = 1
     index: int = 0
     priority: int = 0
+    open_ended: bool = False
 
     @property
     def request_id(self) -> str:
@@ -96,9 +98,12 @@ def content_digest(
     fields = asdict(replace(spec, prompt=()))
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
     # As before there were any: a retry across an upgrade finds its session.
-    for name, nothing in (("chains", False), ("n", 1), ("priority", 0)):
+    for name, nothing in (("chains", False), ("n", 1), ("priority", 0), ("open_ended", False)):
         if values[name] == nothing:
             del values[name]
+    if spec.open_ended:
+        # There may be other room by the time of a retry.
+        del values["sampling"]["max_tokens"]
     for name in NEWER_SAMPLING:
         if values["sampling"][name] in (None, ()):
             del values["sampling"][name]

@@ -85,10 +85,11 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["n"], values["index"]
     else:
         version = WITH_COMPLETIONS
-    if spec.priority:
-        version = WITH_MORE_FIELDS
-    else:
-        del values["priority"]
+    for name in ("priority", "open_ended"):
+        if values[name]:
+            version = WITH_MORE_FIELDS
+        else:
+            del values[name]
     if spec.sampling.response_format and len(spec.sampling.response_format.capabilities) > 1:
         version = WITH_LATER_FORMATS
     values |= {"mode": spec.mode.name, "version": version}

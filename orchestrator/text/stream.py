@@ -38,7 +38,8 @@ class TextStream:
 
     A stop string counts when its last character comes with a token after the
     first `min_tokens`; of several, the one completed first, then the longest. It
-    is cut off unless `include_stop_str`. So is the text of `stop_token_ids`.
+    is cut off unless `include_stop_str`. So is the text of `stop_token_ids`. One
+    that is the name of a special token is that token, too, though it is skipped.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class TextStream:
         hidden = frozenset() if include_stop_str else frozenset(stop_token_ids)
         skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._silent = hidden | skipped
+        self._named = tokenizer.special_named(stop)
         self._tokenizer = tokenizer
         self._matcher = StopMatcher(stop) if stop else None
         self._include_stop_str = include_stop_str
@@ -68,12 +70,20 @@ class TextStream:
         """The state after one more token, and the text it released. Pure."""
         decode, text = state.decode, ""
         hidden = bool(state.stop) or token in self._silent
+        if hidden and self._names_stop(state, token):
+            name = self._named[token]
+            ended = state._replace(tokens=state.tokens + 1, node=ROOT, held="", stop=name)
+            return ended, state.held + (name if self._include_stop_str else "")
         if not hidden:
             decode, text = advance(self._tokenizer, decode, token)
         counted = TextState(decode, state.tokens + 1, state.node, state.held, state.stop)
         if self._matcher is None or not text:
             return counted, text
         return self._watch(self._matcher, counted, text)
+
+    def _names_stop(self, state: TextState, token: int) -> bool:
+        counts = not state.stop and state.tokens >= self._min_tokens
+        return counts and token in self._named
 
     def _watch(self, matcher: StopMatcher, state: TextState, text: str) -> tuple[TextState, str]:
         node, waiting = state.node, state.held + text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -54,16 +54,13 @@ class Tokenizer:
         self.fingerprint = bundle.fingerprint
         self.eos_token_ids = bundle.eos_token_ids
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.special_ids = frozenset(
-            token
+        self._special = {
+            token: added.content
             for token, added in self._tokenizer.get_added_tokens_decoder().items()
             if added.special
-        )
-        self.special_names = frozenset(
-            added.content
-            for added in self._tokenizer.get_added_tokens_decoder().values()
-            if added.special
-        )
+        }
+        self.special_ids = frozenset(self._special)
+        self.special_names = frozenset(self._special.values())
         self.vocabulary = Vocabulary(self._tokenizer)
         written = json.loads(self._tokenizer.to_str())
         self._reach, self._cuts = reach_of(written), cuts_of(written)
@@ -167,6 +164,12 @@ class Tokenizer:
         """The text of token ids; broken UTF-8 becomes U+FFFD, unknown ids nothing."""
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+    def special_named(self, names: Collection[str]) -> dict[int, str]:
+        """Special tokens with one of these names, by id."""
+        if self.special_names.isdisjoint(names):
+            return {}
+        return {token: name for token, name in self._special.items() if name in names}
 
     @property
     def has_chat_template(self) -> bool:

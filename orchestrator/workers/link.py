@@ -54,6 +54,7 @@ from services.runtime.serving.dialing import Metadata
 from services.runtime.serving.rpcs import RPCS
 from services.runtime.state_room import StateRoom, portion
 from services.runtime.tasks import end
+from services.scheduling.kv_reserve import reserve_of
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class WorkerLink:
                 tokens = len(command.prompt) + len(command.output)
                 self._openings.send(command.handle, tokens, self._now)
                 most = len(command.prompt) + command.sampling.max_tokens
-                self.placed.add(command.handle, most)
+                self.placed.add(command.handle, reserve_of(tokens, command.window, most))
             case EndSession(handle):
                 self._forget(handle)
 

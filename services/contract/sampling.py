@@ -16,20 +16,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A closed range of numbers, `low` itself left out when `above`; never holds NaN.
-
-    With `or_zero`, 0 is allowed beside it.
-    """
+    """A closed range of numbers, `low` itself left out when `above`; never holds NaN."""
 
     low: float
     high: float
     above: bool = False
-    or_zero: bool = False
 
     def holds(self, value: float) -> bool:
         """Whether the value is in the range."""
-        if self.or_zero and value == 0:
-            return True
         over = value > self.low if self.above else value >= self.low
         return over and value <= self.high
 
@@ -37,14 +31,13 @@ class Range:
     def widened(self) -> Range:
         """The same for values that lost their last digits on the wire (float32)."""
         low, high = (end + sign * 1e-6 * abs(end) for end, sign in ((self.low, -1), (self.high, 1)))
-        return Range(low, high, self.above, self.or_zero)
+        return Range(low, high, self.above)
 
     @property
     def text(self) -> str:
         """The range in words."""
-        zero = "0, or " if self.or_zero else ""
         low = f"above {self.low:g}" if self.above else f"{self.low:g}"
-        return f"{zero}{low} to {self.high:g}"
+        return f"{low} to {self.high:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +85,31 @@ def to_float32(value: float) -> float:
     return single
 
 
-_MOST, _LEAST = sys.float_info.max, to_float32(1e-4)
+LEAST_TEMPERATURE = to_float32(1e-4)
+"""Below it decoding is greedy: logits divided by much less would overflow float32."""
+
+_MOST, _LEAST_PENALTY = sys.float_info.max, to_float32(1e-4)
 _FINITE, _POSITIVE = Range(-_MOST, _MOST), Range(0.0, _MOST, above=True)
-_SHARE, _SOME, _PENALTY = Range(0.0, 1.0), Range(0.0, 1.0, above=True), Range(-2.0, 2.0)
+_SHARE, _PENALTY = Range(0.0, 1.0), Range(-2.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingNumbers:
     """The numbers, each at the value at which it does nothing; names are those of the wire."""
 
-    # Far below, logits divided by it would overflow float32.
     temperature: float = number(
         1.0,
-        Range(_LEAST, 1e4, or_zero=True),
+        Range(0.0, 1e4),
         Range(1e-6, _MOST),
         "cannot be sampled from",
-        help="0 = greedy; left out: the model's default.",
+        help="Below 0.0001 = greedy; left out: the model's default.",
     )
     top_p: float = number(
         1.0,
-        _SOME,
-        _SOME,
+        _SHARE,
+        Range(0.0, 1.0, above=True),
         "is outside (0, 1]",
-        help="Keep the likeliest tokens, up to this.",
+        help="Keep the likeliest tokens, up to this; 0 = greedy.",
         cuts=True,
     )
     top_k: int = number(
@@ -152,7 +147,7 @@ class SamplingNumbers:
     # Logits are divided by it, too.
     repetition_penalty: float = number(
         1.0,
-        Range(_LEAST, 2.0),
+        Range(_LEAST_PENALTY, 2.0),
         _POSITIVE,
         "is not a positive number",
         help="Divides the scores of tokens seen before.",
@@ -163,6 +158,19 @@ class SamplingNumbers:
 NUMBERS: Mapping[str, Number] = {
     one.name: one.metadata["declared"] for one in fields(SamplingNumbers)
 }
+
+
+def as_drawn(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """All numbers that are asked for, as workers take them.
+
+    Where the likeliest token alone is left, the temperature is 0.
+    """
+    drawn = dict(numbers)
+    if drawn["temperature"] < LEAST_TEMPERATURE:
+        drawn["temperature"] = 0.0
+    if drawn["top_p"] == 0:
+        drawn |= {"temperature": 0.0, "top_p": 1.0}
+    return drawn
 
 
 def _any(names: tuple[str, ...]) -> Callable[[SamplingNumbers], bool]:

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from services.contract.errors import BusyError
 from services.contract.texts import common_prefix
-from services.contract.types import FormatMarker, ResponseFormat, TokenizerBundle
+from services.contract.types import FormatKind, FormatMarker, ResponseFormat, TokenizerBundle
 from services.engine.marker import FreeText, Marker
 from services.engine.port import Engine
 from services.grammar.formats import LIMITS, dead_end, grammar, named_in
+from services.grammar.spelling import spelling
 from services.grammar.spending import DRAFTS, LIGHT, OUTPUTS, Spending, Weight
 from services.grammar.vetting import Vetted, Vetting
 
@@ -90,7 +91,9 @@ class Structures:
             raise StructureError(f"llguidance {release} is too old")
         try:
             self._tokenizer = LLTokenizer(
-                bundle.tokenizer_json, n_vocab=vocab_size, eos_token=list(bundle.eos_token_ids)
+                spelling(bundle.tokenizer_json),
+                n_vocab=vocab_size,
+                eos_token=list(bundle.eos_token_ids),
             )
         except Exception as error:  # llguidance raises what its tokenizer library does
             raise StructureError(f"the tokenizer cannot be used: {type(error).__name__}") from error
@@ -144,12 +147,19 @@ class Structures:
 
     def _begin(self, wanted: ResponseFormat, owner: str) -> Compiled:
         begun = Compiled()
+        if wanted.kind is FormatKind.CHOICE and not all(map(self._can_say, wanted.source)):
+            begun.matcher.set_exception(StructureError("this model has no tokens for an option"))
+            return begun
         if self._vetting is None:
             _settle(begun, lambda: self._compile(begun, self._read(wanted)))
             return begun
         vetted = self._vetting.submit(wanted, owner, named_in(wanted, self._special))
         vetted.add_done_callback(partial(self._go_on, begun))
         return begun
+
+    def _can_say(self, text: str) -> bool:
+        spelled = self._tokenizer.tokenize_str(text)
+        return self._tokenizer.decode_bytes(spelled) == text.encode()
 
     def _go_on(self, begun: Compiled, vetted: Future[Vetted]) -> None:
         """In the thread of a child that has vetted the format."""

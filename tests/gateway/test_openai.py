@@ -15,11 +15,13 @@ from paceline import Client
 
 from tests.answers import answer_schema, is_answer
 from tests.gateway.openai_kit import GUIDE, Gateway, command_of, gateway, smg
+from tests.models import BOS, tiny_tokenizer
 from tests.processes.conftest import Up, start_up
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
+CONTEXT = 512
 PROMPT = "the small drafter rides ahead and the large verifier checks"
 CHAT: Any = [
     {"role": "system", "content": "be brief"},
@@ -175,6 +177,38 @@ def test_the_published_program_prints_an_answer(front):
     assert done.stdout
 
 
+def test_a_temperature_near_zero_is_greedy(front, client):
+    def said(**params: Any) -> str:
+        asked: Any = {"model": front.model, "prompt": PROMPT, "max_tokens": 40, **params}
+        return client.completions.create(**asked, extra_body=LETTERS).choices[0].text
+
+    assert said(temperature=1e-8) == said(temperature=1e-5) == said(temperature=0)
+
+
+def test_an_answer_without_a_length_goes_on_to_the_end_of_the_context(front, client):
+    done = client.completions.create(
+        model=front.model, prompt=PROMPT, temperature=0, extra_body={"ignore_eos": True}
+    )
+    assert done.choices[0].finish_reason == "length"
+    assert done.usage.total_tokens == CONTEXT
+
+
+def test_a_stop_string_that_is_a_special_token_ends_the_answer_there(up, front, client):
+    plain: dict[str, Any] = {"temperature": 0.0, "max_tokens": 200}
+    grammar = {"ebnf": "start: /[a-h ]{5}/ <|im_start|> /[a-h ]{5}/"}
+    ours_too = ours(
+        up,
+        lambda client: client.generate(PROMPT, grammar=grammar["ebnf"], stop=[BOS], **plain),
+    )
+    done = client.completions.create(
+        model=front.model, prompt=PROMPT, stop=[BOS], extra_body=grammar, **plain
+    )
+    assert done.choices[0].finish_reason == ours_too.finish_reason == "stop"
+    assert done.choices[0].text == ours_too.text
+    assert re.fullmatch("[a-h ]{5}", ours_too.text)
+    assert done.usage.completion_tokens == len(ours_too.token_ids)
+
+
 def bad_schema(client: openai.OpenAI, model: str) -> object:
     form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}
     return client.chat.completions.create(model=model, messages=CHAT, response_format=form)
@@ -224,6 +258,24 @@ def test_a_session_that_the_header_names_is_computed_once(up, front, client):
     assert stored.text == asked(3)
     with pytest.raises(openai.ConflictError, match="sky-1"):
         asked(4)
+
+
+def test_what_smg_drops_can_be_said_in_the_header(front, client):
+    def said(name: str) -> str:
+        done = client.completions.create(
+            model=front.model,
+            prompt=PROMPT,
+            max_tokens=3,
+            temperature=0,
+            extra_body={"regex": "[ab]{3}"},
+            extra_headers={"X-Request-Id": f"paceline(logit_bias={name})"},
+        )
+        return done.choices[0].text
+
+    letters = [tiny_tokenizer().convert_tokens_to_ids(letter) for letter in "ab"]
+    assert [said(f"{letter}:100") for letter in letters] == ["aaa", "bbb"]
+    with pytest.raises(openai.BadRequestError, match=r"sampling_params\.logit_bias"):
+        said("1:1000")
 
 
 def test_a_stream_that_is_closed_early_frees_what_it_held(up, front, client):

@@ -5,6 +5,7 @@ The head is random, so that it is seldom right: most verdicts reject, and anchor
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -37,11 +38,15 @@ METHODS = ("eagle", "ngram,eagle")
 
 @pytest.fixture(scope="module", params=[0, 4], ids=["", "parallel"])
 def head(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("head")
-    base = tiny_model_folder(folder, "llama")
     more = {"parallel": request.param, "ptd_token_id": 5} if request.param else {}
+    return loaded(tmp_path_factory.mktemp("head"), 1, **more)
+
+
+def loaded(folder, seed, **more):
+    """A random head of the tiny target."""
+    base = tiny_model_folder(folder, "llama")
     made = kit.make(
-        1,
+        seed,
         shape={"hidden_size": 64, "num_attention_heads": 4},
         eagle_aux_hidden_state_layer_ids=[0, 1, 2],
         **more,
@@ -109,3 +114,33 @@ async def test_a_drafter_that_takes_over_goes_on_from_the_states_that_come_then(
                 await next(own for own in drafters if own.host.progress().sessions).kill()
     assert killed
     assert tokens == plain(PROMPT, TOKENS)
+
+
+class Noting(EagleDrafter):
+    """Counts the states that it is given, and the tokens that it drafts from them."""
+
+    told = drafted = 0
+
+    def anchor(self, key, position, states):
+        self.told += len(states)
+        super().anchor(key, position, states)
+
+    def propose(self, asks):
+        proposed = super().propose(asks)
+        self.drafted += sum(len(one.tree) for one in proposed)
+        return proposed
+
+
+async def test_several_heads_of_a_target_draft_for_one_verifier(tmp_path):
+    heads = [Noting(loaded(tmp_path / name, seed)) for seed, name in enumerate("ab", 1)]
+    drafters = [
+        await start_core(HypothesisCore, {"eagle": own}, f"d{i}") for i, own in enumerate(heads)
+    ]
+    async with cluster([await start_verifier()], drafters, PATIENT) as running:
+        asked = {"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True, "method": "eagle"}
+        # No text begins as another: of what is read from a cache there are no states.
+        prompts = [f"{number} {PROMPT}" for number in range(4)]
+        runs = await asyncio.gather(*(running.client.generate(one, **asked) for one in prompts))
+    assert [list(run.token_ids) for run in runs] == [plain(one, TOKENS) for one in prompts]
+    assert all(own.told for own in heads)
+    assert all(own.drafted for own in heads)

@@ -29,6 +29,7 @@ CALLING = pb.Message(role="assistant", tool_calls=[CALL], reasoning_content="so"
 RESULT = pb.Message(role="tool", content="1", tool_call_id="c1", name="tell")
 KB64 = 64 * 1024
 OBJECT = "an object as JSON, at most 65536 bytes and 32 levels deep"
+LONG_OBJECT = OBJECT.replace("65536", f"{64 * KB64}")
 
 
 def with_template(source: str = CALLS_IN_TAGS) -> Tokenizer:
@@ -154,6 +155,14 @@ def test_json_may_be_as_deep_as_is_said() -> None:
     asked(tools=[pb.Tool(json=deep(32))])
 
 
+def test_a_call_may_have_written_a_file() -> None:
+    arguments = {"path": "a.py", "text": "x = 1\n" * 100_000}
+    call = pb.ToolCall(name="write", arguments=json.dumps(arguments))
+    said = pb.Message(role="assistant", tool_calls=[call])
+    source = "{{ messages[1].tool_calls[0].function.arguments.text | length }}"
+    assert asked(USER, said, source=source)[1] == "600000"
+
+
 def called(**fields: Any) -> dict[str, Any]:
     return {"messages": [pb.Message(role="assistant", tool_calls=[pb.ToolCall(**fields)])]}
 
@@ -201,9 +210,15 @@ CASES: list[tuple[dict[str, Any], str, object, str]] = [
     ({"tools": [pb.Tool(json=" " * KB64 + "{}")]}, JSON, f"{KB64 + 2} bytes", OBJECT),
     (called(), "messages[0].tool_calls[0].name", "", "1 to 256 characters"),
     (called(name="a", id=LONG), "messages[0].tool_calls[0].id", "x" * 64, "1 to 256 characters"),
-    (called(name="a", arguments="tell"), ARGUMENTS, "4 bytes that are no JSON", OBJECT),
-    (called(name="a", arguments="7"), ARGUMENTS, "JSON, of type int", OBJECT),
-    (called(name="a", arguments=deep(33)), ARGUMENTS, "more than 32 levels", OBJECT),
+    (called(name="a", arguments="tell"), ARGUMENTS, "4 bytes that are no JSON", LONG_OBJECT),
+    (called(name="a", arguments="7"), ARGUMENTS, "JSON, of type int", LONG_OBJECT),
+    (called(name="a", arguments=deep(33)), ARGUMENTS, "more than 32 levels", LONG_OBJECT),
+    (
+        called(name="a", arguments=deep(KB64)),
+        ARGUMENTS,
+        f"{6 * KB64 + 1} bytes that are no JSON",
+        LONG_OBJECT,
+    ),
     (
         {"messages": [pb.Message(role="assistant", tool_calls=[CALL] * 600)] * 2},
         "messages.tool_calls",

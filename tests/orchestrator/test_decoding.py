@@ -20,7 +20,7 @@ RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
         pb.SamplingParams,
         requests.SamplingRequest,
         FORMATS | NUMBERS.keys(),
-        {"response_format", "numbers"},
+        {"response_format", "numbers", "open_ended"},
     ),
     (pb.SpeculationParams, requests.SpeculationRequest, set(), set()),
 ]

@@ -5,7 +5,11 @@ import asyncio
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.requests import GenerationRequest, SpeculationRequest
+from orchestrator.frontdoor.requests import (
+    GenerationRequest,
+    SamplingRequest,
+    SpeculationRequest,
+)
 from orchestrator.frontdoor.vllm_gateway import extensions
 from orchestrator.frontdoor.vllm_gateway.extensions import MOST_CHARACTERS, Extensions, read
 from orchestrator.frontdoor.vllm_gateway.open_calls import ABORTED_WITHIN, OpenCalls
@@ -37,7 +41,16 @@ def test_every_way_to_speculate_can_be_said():
     )
     assert said.speculation == SpeculationRequest("ngram", 4, "STANDARD", True, 2)
     fields = pb.SpeculationParams.DESCRIPTOR.fields_by_name
-    assert set(fields) == extensions.READERS.keys() - {"session"}
+    assert set(fields) == extensions.READERS.keys() - {"session", "min_tokens", "logit_bias"}
+
+
+def test_sampling_that_a_gateway_drops_can_be_said():
+    said = read("paceline(logit_bias=7:-100,0:2.5;min_tokens=3)", ())
+    assert said.sampling == {"logit_bias": {7: -100.0, 0: 2.5}, "min_tokens": 3}
+    request = GenerationRequest(prompt="b", sampling=SamplingRequest(max_tokens=4, min_tokens=1))
+    expected = SamplingRequest(max_tokens=4, min_tokens=3, logit_bias={7: -100.0, 0: 2.5})
+    assert said.added_to(request).sampling == expected
+    assert read("paceline(min_tokens=2)", ()).added_to(request).sampling.max_tokens == 4
 
 
 @pytest.mark.parametrize("behind", ["-p1", f"-p1{UUID}"])
@@ -69,6 +82,11 @@ def test_metadata_says_the_same():
         ("paceline(num_speculative_tokens=many)", (), "speculation.num_speculative_tokens"),
         ("paceline(num_candidates=1" + "0" * 99 + ")", (), "speculation.num_candidates"),
         ("paceline(disable_speculative_decoding)", (), "speculation.disable_speculative_decoding"),
+        ("paceline(min_tokens=-1)", (), "sampling.min_tokens"),
+        ("paceline(logit_bias=7)", (), "sampling.logit_bias"),
+        ("paceline(logit_bias=7:1,)", (), "sampling.logit_bias"),
+        ("paceline(logit_bias=7:nan)", (), "sampling.logit_bias"),
+        ("paceline(logit_bias=-1:1)", (), "sampling.logit_bias"),
         ("paceline(" + "x" * MOST_CHARACTERS + ")", (), "request_id"),
         ("a", [("x-paceline-trace-bin", b"\xff")], "request_id or metadata"),
     ],

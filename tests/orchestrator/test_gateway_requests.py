@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from orchestrator.frontdoor.requests import (
     check_counts,
 )
 from orchestrator.frontdoor.vllm_gateway import request as gateway
+from orchestrator.session.served_model import ServedModel
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind, ResponseFormat
@@ -61,7 +63,7 @@ def refusal(request: engine.GenerateRequest) -> InvalidRequest:
 def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
     assert list(gateway.to_request(asked()).tokens) == IDS
     assert gateway.to_request(engine.GenerateRequest(text="the law")).prompt == "the law"
-    assert gateway.to_request(asked()).sampling == SamplingRequest()
+    assert gateway.to_request(asked()).sampling == SamplingRequest(open_ended=True)
 
 
 def test_lengths_are_those_of_every_list():
@@ -110,11 +112,33 @@ def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
         build_spec(request, tokenizer(), MODEL, lambda: 7, lambda: "drawn")
         for request in (read_request(ours), gateway.to_request(as_smg_asks()))
     )
-    assert mine == theirs
+    assert theirs == replace(mine, open_ended=True, digest=theirs.digest)
+
+
+def test_without_a_length_an_output_may_go_on_to_the_end_of_the_context():
+    wide = replace(MODEL, max_context_length=4096)
+
+    def most(served: ServedModel, **params: Any) -> int:
+        request = gateway.to_request(as_smg_asks(**params))
+        return build_spec(request, tokenizer(), served).sampling.max_tokens
+
+    assert most(wide) == 4096 - len(IDS)
+    assert most(wide, max_tokens=300) == 300
+    assert most(replace(wide, most_tokens=1000)) == 1000
+
+
+def test_a_retry_finds_a_session_that_had_other_room():
+    wide = replace(MODEL, max_context_length=4096)
+    request = gateway.to_request(as_smg_asks(seed=3))
+    specs = [build_spec(request, tokenizer(), served) for served in (MODEL, wide)]
+    assert specs[0].sampling.max_tokens < specs[1].sampling.max_tokens
+    assert specs[0].digest == specs[1].digest
+    asked_for = gateway.to_request(as_smg_asks(seed=3, max_tokens=specs[0].sampling.max_tokens))
+    assert build_spec(asked_for, tokenizer(), MODEL).digest != specs[0].digest
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
-def test_a_zero_that_cannot_be_meant_leaves_the_default(name):
+def test_a_zero_that_may_be_nothing_leaves_the_default(name):
     assert name not in sampled().numbers
     assert sampled().max_tokens is None
 

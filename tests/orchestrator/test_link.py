@@ -29,6 +29,7 @@ from services.runtime.host import WorkerHost
 from services.runtime.serving import Served, ServingOptions, serve_worker
 from services.runtime.serving.links import Outbox
 from services.runtime.state_room import portion
+from services.scheduling.kv_reserve import SPARE_TOKENS
 from tests.waiting import until
 
 WORKER = t.WorkerDescription(
@@ -176,7 +177,7 @@ async def test_sessions_are_counted_by_their_handles():
     async with served() as (address, core), linked(address) as (link, ends):
         await until(lambda: ends.ups)
         link.send(START)
-        assert (link.placed.fresh, link.placed.tokens) == (1, 2 + 256)
+        assert (link.placed.fresh, link.placed.tokens) == (1, 3 + 4 + SPARE_TOKENS)
         core.says = [w.SessionGone(1, 1, t.FailureReason.CAPACITY)]
         link.send(w.SetWindow(1, 1))
         await until(lambda: ends.heard)

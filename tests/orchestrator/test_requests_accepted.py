@@ -75,7 +75,7 @@ def test_given_values_are_kept() -> None:
 
 NEUTRAL = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": -0.0, "top_k": 10**9}
 NEUTRAL |= {"repetition_penalty": 1.0, "top_p": 1.0, "temperature": 1.0, "ignore_eos": False}
-NEUTRAL |= {"logit_bias": {3: 0.0, 5: -0.0}, "stop": []}
+NEUTRAL |= {"logit_bias": {3: 0.0, 5: -0.0}, "stop": [""]}
 
 
 @pytest.mark.parametrize(("name", "value"), [*NEUTRAL.items(), ("top_k", 0)])
@@ -121,11 +121,28 @@ def test_the_least_value_is_allowed_as_float32_has_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_temperature_zero_is_greedy_whatever_rule_is_asked_for(rule: str) -> None:
-    for zero in (0.0, -0.0):
-        spec = ruled(rule, sampling=pb.SamplingParams(temperature=zero))
-        assert spec.mode is VerifyMode.GREEDY
-        assert spec == ruled("AUTO", sampling=pb.SamplingParams(temperature=0.0))
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"temperature": 0.0},
+        {"temperature": -0.0},
+        {"temperature": 1e-8},
+        {"temperature": 9.9e-5},
+        {"top_p": 0.0},
+        {"top_p": 0.0, "temperature": 0.7},
+    ],
+    ids=str,
+)
+def test_where_the_likeliest_token_alone_is_left_it_is_greedy_whatever_rule_is_asked_for(
+    rule: str, asked: dict[str, float]
+) -> None:
+    spec = ruled(rule, sampling=pb.SamplingParams(**asked))
+    assert spec.mode is VerifyMode.GREEDY
+    assert spec == ruled("AUTO", sampling=pb.SamplingParams(temperature=0.0))
+
+
+def test_an_empty_stop_string_asks_for_nothing() -> None:
+    assert sampled(stop=["", "a", ""]) == sampled(stop=["a"])
 
 
 @pytest.mark.parametrize("rule", ["COUPLED", "STANDARD", "BLOCK"])

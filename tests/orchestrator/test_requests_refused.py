@@ -32,7 +32,7 @@ def ids(*tokens: int) -> dict[str, Any]:
     return {"tokens": pb.TokenIds(ids=tokens)}
 
 
-HEAT, RULES = "0, or 0.0001 to 10000", "AUTO, COUPLED, STANDARD or BLOCK"
+HEAT, RULES = "0 to 10000", "AUTO, COUPLED, STANDARD or BLOCK"
 UNKEPT, ROLES = "no verifier here keeps", "1 to 64 characters"
 IDS = f"token ids 0 to {LAST_ID}"
 NO_TREES_OF_BOTH = "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly"
@@ -42,8 +42,8 @@ RULE, NAMED, TREES = "rejection_sample_method", "REJECTION_SAMPLE_METHOD_", {"nu
 BOTH, BLOCK = {"method": "ngram,model"}, {"method": "model", RULE: NAMED + "BLOCK"}
 MANY_BIASES = {"logit_bias": dict.fromkeys(range(1025), 1.0)}
 NUMBERS = {
-    "temperature": (HEAT, math.nan, -0.1, math.inf, 1e-30),
-    "top_p": ("above 0 to 1", 0.0, 1.1, -0.5, math.nan),
+    "temperature": (HEAT, math.nan, -0.1, math.inf, -1e-30),
+    "top_p": ("0 to 1", 1.1, -0.5, math.nan),
     "min_p": ("0 to 1", 1.5, math.nan),
     "logprobs": ("0 to 20", 21),
     "prompt_logprobs": ("0 to 20", 21),
@@ -92,8 +92,8 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"min_tokens": 2**31}, "min_tokens", 2**31, "(max_tokens)"),
     # stops and logprobs
     (sampled, {"stop": ["a"] * 17}, "stop", "17 strings", "at most 16 strings"),
-    (sampled, {"stop": ["a", ""]}, "stop[1]", "0 characters", "1 to 256 characters"),
-    (sampled, {"stop": ["a" * 257]}, "stop[0]", "257 characters", "1 to 256 characters"),
+    (sampled, {"stop": ["", "a" * 257]}, "stop[1]", "257 characters", "at most 256 characters"),
+    (sampled, {"stop": ["a" * 257]}, "stop[0]", "257 characters", "at most 256 characters"),
     (sampled, {"stop_token_ids": [1] * 65}, "stop_token_ids", "65 ids", "at most 64 ids"),
     (sampled, {"stop_token_ids": [1, LAST_ID + 1]}, "stop_token_ids[1]", LAST_ID + 1, "0 to"),
     # penalties and biases

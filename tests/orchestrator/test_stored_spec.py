@@ -97,7 +97,7 @@ SURVIVE = {
     2: [FORMED],
     3: [LIMITED, SCORED],
     4: make(n=3, request_id="r").completions(2**64 - 1),
-    5: [SOONER, replace(LIMITED, priority=2)],
+    5: [SOONER, replace(LIMITED, priority=2), replace(SPEC, open_ended=True)],
     6: [
         able(grammar='start: "a" | "b"'),
         able(structural_tag='{"structures": [], "triggers": []}'),

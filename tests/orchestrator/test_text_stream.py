@@ -211,6 +211,36 @@ def test_a_stop_token_has_no_text_unless_stop_text_is_wanted() -> None:
     assert kept.append(tokens) == ["a", "b", "."]
 
 
+def test_a_stop_string_that_is_a_special_token_ends_the_text_though_it_is_not_shown() -> None:
+    tok = tokenizer()
+    [tool] = tok.special_named(["<tool>"])
+    tokens = [*spell_bytes(tok, "ab<t"), tool, *spell_bytes(tok, "c")]
+    stream = TextStream(tok, ("<tool>",))
+    match = stream.find_stop(tokens)
+    assert match is not None
+    assert (match.keep, match.text) == (5, "<tool>")
+    assert stream.append(tokens, finished=True) == ["a", "b", "", "", "<t", ""]
+    assert TextStream(tok, ("<tool>",), include_stop_str=True).append(tokens)[4] == "<t<tool>"
+    assert TextStream(tok, ("<tool",)).find_stop(tokens) is None
+
+
+def test_a_special_token_that_is_shown_stops_as_its_name_does() -> None:
+    tok = tokenizer()
+    [tool] = tok.special_named(["<tool>"])
+    tokens = [*spell_bytes(tok, "ab"), tool, *spell_bytes(tok, "c")]
+    stream = TextStream(tok, ("<tool>",), skip_special_tokens=False)
+    assert stream.append(tokens, finished=True) == ["a", "b", "", ""]
+    assert stream.state.stop == "<tool>"
+
+
+def test_a_special_token_within_min_tokens_does_not_stop() -> None:
+    tok = tokenizer()
+    [tool] = tok.special_named(["<tool>"])
+    match = TextStream(tok, ("<tool>",), min_tokens=1).find_stop([tool, tool])
+    assert match is not None
+    assert match.keep == 2
+
+
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_the_state_stays_small_however_long_the_output(name: str) -> None:
     tok = tokenizer(name)

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.contract.sampling import NUMBERS, Range, number
+from services.contract.sampling import NUMBERS, Range, as_drawn, number
 from services.contract.sampling_checks import complaint
 from services.contract.types import ResolvedSampling, VerifyMode
 
 NAN, INF = math.nan, math.inf
+NEUTRAL = {name: one.neutral for name, one in NUMBERS.items()}
 REFUSED = {
     "temperature": ("cannot be sampled from", 0.0, 1e-7, -1.0, NAN, INF),
     "top_p": ("is outside (0, 1]", 0.0, 1.1, NAN),
@@ -51,9 +52,11 @@ def test_an_argmax_reads_no_temperature(value):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_ends_of_what_may_be_asked_for_pass_as_they_arrive(name):
     one = NUMBERS[name]
-    ends = [one.allowed.high] if one.allowed.above else [one.allowed.low, one.allowed.high]
-    for end in ends:
-        assert said(name, end if one.kind is int else float(np.float32(end))) == ""
+    for end in (one.allowed.low, one.allowed.high):
+        arrived = end if one.kind is int else float(np.float32(end))
+        drawn = ResolvedSampling(**as_drawn(NEUTRAL | {name: arrived}))
+        mode = VerifyMode.COUPLED if drawn.temperature else VerifyMode.GREEDY
+        assert complaint(drawn, mode) == ""
 
 
 def test_a_number_of_which_nothing_more_is_said_is_refused_beyond_its_rounded_range():

@@ -116,7 +116,8 @@ def _assemble(
         seed=0,
         mode=_mode(request, model, sampling.temperature),
         digest="",
-        stop=tuple(dict.fromkeys(params.stop)),
+        # An empty one asks for nothing.
+        stop=tuple(dict.fromkeys(filter(None, params.stop))),
         include_stop_str=bool(params.include_stop_str_in_output),
         skip_special_tokens=params.skip_special_tokens is not False,
         include_rounds=request.include_rounds,
@@ -128,6 +129,7 @@ def _assemble(
         chains=speculation.num_candidates == 1,
         n=request.n or 1,
         priority=request.priority or 0,
+        open_ended=params.open_ended and params.max_tokens is None,
     )
 
 

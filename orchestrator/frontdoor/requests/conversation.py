@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from orchestrator.frontdoor.requests.checks import require, require_size, size_of
+from orchestrator.frontdoor.requests.patient_json import check_json, read_json
 from orchestrator.frontdoor.requests.request import (
     ConversationRequest,
     MessageLike,
@@ -22,6 +23,7 @@ from orchestrator.session.ranges import (
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
     MAX_NAME_LENGTH,
+    MAX_PROMPT_BYTES,
     MAX_ROLE_LENGTH,
 )
 from orchestrator.text import Conversation
@@ -30,7 +32,7 @@ from services.contract.errors import InvalidRequest
 _MESSAGES, _TOOLS = "conversation.messages", "conversation.tools"
 _KWARGS = "conversation.chat_template_kwargs"
 _OWN_FIELDS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-_OBJECT = f"an object as JSON, at most {MAX_JSON_BYTES} bytes and {MAX_JSON_DEPTH} levels deep"
+_DEEP = f"{MAX_JSON_DEPTH} levels deep"
 
 
 def read_conversation(asked: ConversationRequest) -> Conversation:
@@ -110,7 +112,7 @@ def _message(field: str, said: MessageLike) -> dict[str, Any]:
 def _call(field: str, call: ToolCallLike) -> dict[str, Any]:
     arguments = call.arguments
     named = _name(f"{field}.name", call.name)
-    given = _object(f"{field}.arguments", arguments) if arguments else {}
+    given = _object(f"{field}.arguments", arguments, MAX_PROMPT_BYTES) if arguments else {}
     made = {"type": "function", "function": {"name": named, "arguments": given}}
     return {"id": _name(f"{field}.id", call.id), **made} if call.id else made
 
@@ -143,18 +145,18 @@ def _kwargs(source: str) -> dict[str, Any]:
     return given
 
 
-def _object(field: str, source: str) -> dict[str, Any]:
-    """A JSON object, as Python reads it."""
-    size = size_of(source)
-    require(size <= MAX_JSON_BYTES, field, f"{size} bytes", _OBJECT)
+def _object(field: str, source: str, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """A JSON object of at most `most` bytes, as Python reads it."""
+    size, allowed = size_of(source), f"an object as JSON, at most {most} bytes and {_DEEP}"
+    require(size <= most, field, f"{size} bytes", allowed)
     try:
-        value = json.loads(source, parse_constant=_no_constant)
+        value = read_json(source)
         # A lone half of a surrogate pair is no text, and 1e999 no number.
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        check_json(value)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(field, f"{size} bytes that are no JSON", _OBJECT) from error
-    require(isinstance(value, dict), field, f"JSON, of type {type(value).__name__}", _OBJECT)
-    require(_depth(value) <= MAX_JSON_DEPTH, field, f"more than {MAX_JSON_DEPTH} levels", _OBJECT)
+        raise InvalidRequest(field, f"{size} bytes that are no JSON", allowed) from error
+    require(isinstance(value, dict), field, f"JSON, of type {type(value).__name__}", allowed)
+    require(_depth(value) <= MAX_JSON_DEPTH, field, f"more than {MAX_JSON_DEPTH} levels", allowed)
     made: dict[str, Any] = value
     return made
 
@@ -171,7 +173,3 @@ def _depth(value: Any) -> int:
 
 def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

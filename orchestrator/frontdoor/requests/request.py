@@ -100,11 +100,13 @@ class FormatStartRequest:
 class SamplingRequest:
     """How tokens are to be drawn, and when they end; the names are those of the wire.
 
-    `numbers`: those given, by name; see `services.contract.sampling`.
+    `numbers`: those given, by name; see `services.contract.sampling`. `open_ended`: that the output
+    may go on as far as there is room where `max_tokens` is left out.
     """
 
     numbers: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = None
+    open_ended: bool = False
     min_tokens: int | None = None
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()

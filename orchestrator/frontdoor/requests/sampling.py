@@ -18,7 +18,7 @@ from orchestrator.session.ranges import (
 from orchestrator.session.served_model import ServedModel
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
-from services.contract.sampling import NUMBERS
+from services.contract.sampling import NUMBERS, as_drawn
 from services.contract.sampling_checks import (
     MAX_BAD_TOKENS,
     MAX_BAD_WORD_LENGTH,
@@ -66,7 +66,7 @@ def resolve_sampling(
     if numbers["top_k"] >= model.vocab_size:
         numbers["top_k"] = 0
     return ResolvedSampling(
-        **numbers,
+        **as_drawn(numbers),
         max_tokens=max_tokens,
         min_tokens=_min_tokens(params, max_tokens),
         stop_token_ids=stop_token_ids(params, tokenizer.eos_token_ids),
@@ -141,9 +141,8 @@ def _biases(params: SamplingRequest) -> tuple[tuple[int, float], ...]:
 
 def _check_stops(params: SamplingRequest, model: ServedModel) -> None:
     for index, stop in enumerate(params.stop):
-        fits = 1 <= len(stop) <= MAX_STOP_LENGTH
-        size, allowed = f"{len(stop)} characters", f"1 to {MAX_STOP_LENGTH} characters"
-        require(fits, f"sampling.stop[{index}]", size, allowed)
+        size, allowed = f"{len(stop)} characters", f"at most {MAX_STOP_LENGTH} characters"
+        require(len(stop) <= MAX_STOP_LENGTH, f"sampling.stop[{index}]", size, allowed)
     require_in_vocabulary("sampling.stop_token_ids", tuple(params.stop_token_ids), model)
 
 
@@ -166,7 +165,7 @@ def _check_length(params: SamplingRequest, model: ServedModel) -> None:
 def _max_tokens(params: SamplingRequest, room: int, most: int) -> int:
     value = params.max_tokens
     if value is None:
-        return min(DEFAULT_MAX_TOKENS, room, most)
+        return min(room, most) if params.open_ended else min(DEFAULT_MAX_TOKENS, room, most)
     allowed = f"1 to {room} (what the context has left after the prompt)"
     require(1 <= value <= room, "sampling.max_tokens", value, allowed)
     return value

@@ -1,9 +1,10 @@
 """What a client says of sessions and speculation, for which the OpenAI API has no words.
 
-It stands in the id of the request, the one text of a client's own that smg 1.13.0 hands on,
-or in the metadata of the call:
+And of sampling, what a gateway drops. It stands in the id of the request, the one text of a
+client's own that smg 1.13.0 hands on, or in the metadata of the call:
 
     paceline(session=night-7;method=ngram;num_speculative_tokens=4)
+    paceline(logit_bias=50256:-100,11:5;min_tokens=20)
     x-paceline-session: night-7
 
 Behind the parenthesis stands what a gateway adds: `-p1` for the second of several prompts, whose
@@ -14,7 +15,7 @@ are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,19 +28,29 @@ MOST_CHARACTERS = 512
 _OPENING, _METADATA = "paceline(", "x-paceline-"
 _WRITTEN = re.compile(r"paceline\(([^()]*)\)(-p[0-9]{1,6}(?![^-]))?.*", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_BIAS = r"[0-9]{1,9}:-?[0-9]{1,3}(\.[0-9]{1,6})?"
+_BIASES = re.compile(f"{_BIAS}(,{_BIAS})*")
 _SHOWN = 160
+_OF_SAMPLING = ("min_tokens", "logit_bias")
+"""What smg 1.13.0 drops, from chats at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What was said. `session` is None where none was named."""
+    """What was said. `session` is None where none was named; `sampling`: parameters by name."""
 
     session: str | None = None
     speculation: SpeculationRequest = field(default_factory=SpeculationRequest)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def added_to(self, request: GenerationRequest) -> GenerationRequest:
         """A gateway's request with what else was said."""
-        return replace(request, request_id=self.session, speculation=self.speculation)
+        return replace(
+            request,
+            request_id=self.session,
+            speculation=self.speculation,
+            sampling=replace(request.sampling, **self.sampling),
+        )
 
 
 def speaks(request_id: str) -> bool:
@@ -55,7 +66,9 @@ def read(request_id: str, metadata: Iterable[tuple[str, Any]] | None) -> Extensi
             _add(said, key.removeprefix(_METADATA).replace("-", "_"), str(value))
     session = said.pop("session", None)
     told = {name: READERS[name](name, value) for name, value in said.items()}
-    return Extensions(session if session is None else session + prompt, SpeculationRequest(**told))
+    sampling = {name: told.pop(name) for name in _OF_SAMPLING if name in told}
+    named = session if session is None else session + prompt
+    return Extensions(named, SpeculationRequest(**told), sampling)
 
 
 def _in_id(request_id: str) -> tuple[dict[str, str], str]:
@@ -93,14 +106,26 @@ def _rule(_name: str, value: str) -> str:
 
 def _number(name: str, value: str) -> int:
     if not _NUMBER.fullmatch(value):
-        raise InvalidRequest(f"speculation.{name}", value[:_SHOWN], "a whole number")
+        raise InvalidRequest(_field(name), value[:_SHOWN], "a whole number")
     return int(value)
 
 
 def _flag(name: str, value: str) -> bool:
     if value not in ("true", "false"):
-        raise InvalidRequest(f"speculation.{name}", value[:_SHOWN], "true or false")
+        raise InvalidRequest(_field(name), value[:_SHOWN], "true or false")
     return value == "true"
+
+
+def _biases(name: str, value: str) -> dict[int, float]:
+    found = _BIASES.fullmatch(value)
+    if not found:
+        raise InvalidRequest(_field(name), value[:_SHOWN], "TOKEN:BIAS,TOKEN:BIAS,...")
+    pairs = (one.split(":") for one in value.split(","))
+    return {int(token): float(bias) for token, bias in pairs}
+
+
+def _field(name: str) -> str:
+    return f"{'sampling' if name in _OF_SAMPLING else 'speculation'}.{name}"
 
 
 READERS: dict[str, Callable[[str, str], Any]] = {
@@ -110,5 +135,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "num_candidates": _number,
     "rejection_sample_method": _rule,
     "disable_speculative_decoding": _flag,
+    "min_tokens": _number,
+    "logit_bias": _biases,
 }
-"""What can be said; but for the session, fields of `SpeculationParams`."""
+"""What can be said: the session, fields of `SpeculationParams`, and of `SamplingParams`."""

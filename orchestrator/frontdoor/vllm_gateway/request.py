@@ -1,6 +1,6 @@
 """A gateway's request as one of ours, or an InvalidRequest that names its field.
 
-A proto3 zero is no value where the field has no presence. A number for which zero is invalid
+A proto3 zero is no value where the field has no presence. A number which is not neutral at zero
 counts as left out at zero, so that the model's own default holds; any other zero is meant.
 """
 
@@ -93,10 +93,11 @@ def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
     kind = asked.WhichOneof("input")
     if kind not in ("tokenized", "text"):
         raise InvalidRequest("input", None, "one of tokenized, text")
+    said = asked.HasField(_PARAMS)
     return GenerationRequest(
         prompt=asked.text if kind == "text" else None,
         tokens=asked.tokenized.input_ids if kind == "tokenized" else None,
-        sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
+        sampling=_sampling(asked.sampling_params) if said else SamplingRequest(open_ended=True),
         # A zero is no number: left out.
         n=asked.sampling_params.n or None,
         # -1 is `FITTING` there, too.
@@ -126,6 +127,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
     return SamplingRequest(
         numbers=_numbers(asked),
         max_tokens=_given(asked, "max_tokens"),
+        open_ended=True,
         min_tokens=asked.min_tokens,
         stop=asked.stop,
         stop_token_ids=asked.stop_token_ids,
@@ -142,7 +144,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
 
 
 def _numbers(asked: engine.SamplingParams) -> dict[str, float]:
-    """The numbers that both know. One without presence cannot be meant at a forbidden zero."""
+    """The numbers that both know. One without presence is meant at zero where that is neutral."""
     known = asked.DESCRIPTOR.fields_by_name
     given = {name: getattr(asked, name) for name in NUMBERS if name in known}
     return {
@@ -153,7 +155,7 @@ def _numbers(asked: engine.SamplingParams) -> dict[str, float]:
 
 
 def _meant(name: str, value: float) -> bool:
-    return value != 0 or NUMBERS[name].allowed.holds(0)
+    return value != 0 or NUMBERS[name].neutral == 0
 
 
 def _given(asked: engine.SamplingParams, name: str) -> Any:

@@ -170,8 +170,9 @@ def _ends(ggml: Mapping[str, Any]) -> dict[str, str]:
     found = {f"{name}_token": tokens[one] for name, one in ids.items() if one is not None}
     if "eot_token" not in found:
         control = set(_of_kind(ggml, _CONTROL))
-        known = [one for one in _TURN_ENDS if one in control and _HARMONY not in control]
-        found |= {"eot_token": one for one in known[:1]}
+        known = [one for one in _TURN_ENDS if one in control]
+        if known and _HARMONY not in control:
+            found["eot_token"] = known[0]
     return found
 
 

@@ -78,8 +78,8 @@ def server_options(options: ServingOptions) -> Options:
     chosen = [
         *_BOTH_SIDES,
         ("grpc.max_receive_message_length", options.max_request_bytes),
-        # Below the ping interval of peers and clients, else they are cut off for pinging too much.
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # Far below the ping interval of peers and clients: who pings more often is cut off.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.so_reuseport", 0),
         # Calls that the event loop has not taken yet. Beyond these gRPC cancels without a status;
         # its own limits, 1000 by chance and 30 s, lose calls of a burst on a busy machine.
