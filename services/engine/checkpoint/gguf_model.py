@@ -6,7 +6,7 @@ transformers' own; only how its bytes are read is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -26,7 +26,7 @@ from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
-_EMBEDDINGS = "token_embd.weight"
+_EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"
 _ONE_BY_ONE = (
     *("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor"),
     *("NemotronTensorProcessor", "MambaTensorProcessor", "BloomTensorProcessor"),
@@ -78,12 +78,20 @@ def read_tokenizer(file: Path) -> Any:
 
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
     """The embeddings in a file; ValueError where it has none, or is broken."""
-    found = [
-        place for place in GgufFile(file, vocabulary=False).tensors if place.name == _EMBEDDINGS
-    ]
-    if not found or len(found[0].size) != 2:
-        raise ValueError(f"its target has no tensor {_EMBEDDINGS}")
-    return GgufMatrix(found[0], None).read(dtype)
+    return _first(file, (_EMBEDDINGS,), dtype)
+
+
+def read_output(file: Path, dtype: torch.dtype) -> Tensor:
+    """The output's matrix, which is that of the embeddings where a file has none of its own."""
+    return _first(file, (_OUTPUT, _EMBEDDINGS), dtype)
+
+
+def _first(file: Path, names: Sequence[str], dtype: torch.dtype) -> Tensor:
+    found = {place.name: place for place in GgufFile(file, vocabulary=False).tensors}
+    named = next((found[name] for name in names if name in found), None)
+    if named is None or len(named.size) != 2:
+        raise ValueError(f"its target has no tensor {names[-1]}")
+    return GgufMatrix(named, None).read(dtype)
 
 
 class GgufMatrix:

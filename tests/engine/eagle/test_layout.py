@@ -160,6 +160,9 @@ def test_heads_are_told_from_models(target: Path, tmp_path: Path) -> None:
 # --- Folders that are wrong -----------------------------------------------------------------
 
 
+_OF_LAYERS = ("rope", "mlp", "sliding", "use_sliding", "layer_types", "partial")
+
+
 def _config(**changed: Any) -> Callable[[Path], None]:
     """Fields changed, wherever they stand; None takes one away."""
 
@@ -167,9 +170,21 @@ def _config(**changed: Any) -> Callable[[Path], None]:
         said = json.loads((folder / "config.json").read_text())
         layer = said["transformer_layer_config"]
         for name, value in changed.items():
-            place = layer if name in layer or name.startswith(("rope", "mlp")) else said
+            place = layer if name in layer or name.startswith(_OF_LAYERS) else said
             place[name] = value
         (folder / "config.json").write_text(json.dumps(said))
+
+    return spoil
+
+
+def _switch(**switches: Any) -> Callable[[Path], None]:
+    return _config(eagle_config=switches)
+
+
+def _both(*spoils: Callable[[Path], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        for one in spoils:
+            one(folder)
 
     return spoil
 
@@ -235,7 +250,8 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "heads": (_config(num_attention_heads=0), "num_attention_heads"),
     "K/V heads": (_config(num_key_value_heads=4), "do not share"),
     "layers": (_config(num_hidden_layers=1000), "num_hidden_layers"),
-    "one layer more": (_config(num_hidden_layers=2), "tensors are missing"),
+    "one layer more": (_config(num_hidden_layers=2), "is 2, but 1 of them"),
+    "no layer": (_config(num_hidden_layers=0), "num_hidden_layers 0"),
     "vocabulary": (_config(vocab_size=321), "vocabulary of 321|embed_tokens"),
     "draft vocabulary": (_config(draft_vocab_size=400), "draft_vocab_size"),
     "another width": (_config(target_hidden_size=48), "width of 48"),
@@ -256,8 +272,40 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "activation": (_config(hidden_act="gelu"), "gelu"),
     "biases": (_config(mlp_bias=True), "mlp_bias"),
     "a flag": (_config(norm_before_residual="yes"), "norm_before_residual"),
-    "layers of another kind": (_config(model_type="qwen3"), "qwen3"),
-    "last states": (_config(eagle_config={"use_aux_hidden_state": False}), "last states"),
+    "layers of another kind": (_config(model_type="gemma2"), "layers of gemma2"),
+    "Qwen's without its norms": (_config(model_type="qwen3"), "missing, first .*q_norm"),
+    "last states": (_switch(use_aux_hidden_state=False), "use_aux_hidden_state false"),
+    "bare embeddings": (_switch(use_input_layernorm_in_first_layer=False), "first_layer false"),
+    "no last norm": (_switch(use_last_layernorm=False), "use_last_layernorm false"),
+    "a third norm": (_switch(use_mtp_layernorm=True), "use_mtp_layernorm true"),
+    "other layers": (_switch(next_layer_regular=False), "next_layer_regular false"),
+    "steps at once": (_switch(parallel_draft_step=4), "parallel_draft_step above 1"),
+    "a switch that is none": (_switch(use_last_layernorm=1), "neither true nor false"),
+    "a new switch": (_switch(use_seventh_sense=True), "use_seventh_sense is not known"),
+    "states told twice": (
+        _switch(eagle_aux_hidden_state_layer_ids=[0, 2, 4]),
+        r"\[1, 2, 4\], and \[0, 2, 4\] in eagle_config",
+    ),
+    "a window that nobody sees": (
+        _config(use_sliding_window=True, sliding_window=9),
+        "no layer_types say",
+    ),
+    "no window": (_config(layer_types=["sliding_attention"]), "sliding_window is missing"),
+    "a window that is off": (
+        _config(layer_types=["sliding_attention"], use_sliding_window=False, sliding_window=9),
+        "use_sliding_window is false",
+    ),
+    "attention of another kind": (_config(layer_types=["linear_attention"]), "linear_attention"),
+    "no kinds of layers": (_config(layer_types=[]), "layer_types"),
+    "rope of other layers": (
+        _config(rope_parameters={"sliding_attention": {"rope_theta": 1e6}}),
+        "is told of sliding_attention, and not of full_attention",
+    ),
+    "yarn's numbers": (_config(rope_scaling={"type": "yarn", "factor": 4, "beta_fast": 1}), "yarn"),
+    "dynamic rope": (_config(rope_scaling={"type": "dynamic", "factor": 4}), "dynamic"),
+    "part of a rotation": (_config(partial_rotary_factor=0.5), "partial_rotary"),
+    "tied": (_both(_config(tie_word_embeddings=True), _tensors(lm_head__weight=None)), "tied"),
+    "no output": (_tensors(lm_head__weight=None), "missing, first lm_head.weight"),
     "quantized": (_config(quantization_config={"quant_method": "awq"}), "awq"),
     "a tensor less": (_tensors(norm__weight=None), "missing, first norm.weight"),
     "no ids": (_tensors(d2t=None), "d2t is missing"),
@@ -269,6 +317,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "no number": (_tensors(lm_head__weight=_nan), "not finite"),
     "ids beyond": (_tensors(d2t=lambda one: one + 300), "each once"),
     "ids below": (_tensors(d2t=lambda one: one - 300), "each once"),
+    "other ids": (_tensors(d2t=lambda one: one + 1), "those that t2d marks"),
     "ids twice": (_tensors(d2t=lambda one: -torch.arange(40)), "each once"),
     "truncated": (_truncated, "model.safetensors"),
     "a huge header": (_huge_header, "model.safetensors"),
