@@ -50,6 +50,8 @@ class HeadConfig:
     """The ids that it names of the target's layers; None: the usual three."""
     open_states: bool
     """Whether these may be ids of outputs of layers as well as of inputs; see `readings`."""
+    by_speculators: bool
+    """Of the two layouts, which."""
     open_norm: bool
     """Whether nothing says what `norm_before_residual` is."""
     epsilon: float
@@ -137,6 +139,7 @@ def _of(
         target_width=whole.count("target_hidden_size", width, most=1 << 16),
         states=_states(whole, eagle),
         open_states="paceline" not in whole.said,
+        by_speculators=layer is not whole,
         open_norm=whole.said.get(_NORM) is None and eagle.said.get(_NORM) is None,
         epsilon=layer.number("rms_norm_eps", 1e-6, least=0.0, most=1.0),
         rope=rope_of(layer, kinds),

@@ -2,8 +2,8 @@
 
 Files name layers of the target by what goes into them (vLLM, speculators) or by what comes out of
 them (SpecForge, ModelOpt, and what was converted from these), and nothing in a file says which.
-Ids whose first is 1 are nearly always those of outputs: what goes into layer 1 of a model says
-little. `measuring` tells which one is right.
+Of outputs are likely those of SpecForge whose first is 1, and one less each than the usual three.
+`measuring` tells which ones are right.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def readings_of(config: HeadConfig, depth: int, name: str) -> list[Reading]:
 
 
 def _layers(config: HeadConfig, depth: int, name: str) -> list[tuple[int, ...]]:
-    inputs = config.states or (2, depth // 2, depth - 3)
+    usual = (2, depth // 2, depth - 3)
+    inputs = config.states or usual
     check_layers(inputs, depth, name)
     if config.states is None or not config.open_states or inputs[-1] == depth:
         return [inputs]
     outputs = tuple(layer + 1 for layer in inputs)
-    return [outputs, inputs] if inputs[0] == 1 else [inputs, outputs]
+    likely = outputs == usual or (inputs[0] == 1 and not config.by_speculators)
+    return [outputs, inputs] if likely else [inputs, outputs]
