@@ -22,6 +22,8 @@ PARALLEL = "PEagleDraftModel"
 AUTHORS = "LlamaForCausalLM"
 """A model's name, too: of a head there is `draft_vocab_size` beside it."""
 _ANY_HEAD = re.compile("eagle|dflash|dspark|domino|mtpdraft", re.IGNORECASE)
+FLOOR = 0.1
+"""Share of its target's own tokens that a head says, at least, if it was read right."""
 KIND = "speculators_model_type"
 """What speculators name the kind of a head in."""
 _CONFIG = "config.json"

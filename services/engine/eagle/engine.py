@@ -87,7 +87,7 @@ class EagleEngine(BudgetedEngine):
 
     def read_as(self, reading: Reading) -> None:
         """Compute so from now on; caches that hold something are of no use then."""
-        self.layers = reading.layers
+        self.reading, self.layers = reading, reading.layers
         self._head.norm_first = reading.norm_before_residual
 
     def _fusion(self, config: HeadConfig, weights: Any, spec: ModelSpec) -> Fuse:

@@ -5,6 +5,7 @@ Of the target only configuration, tokenizer and, where the head has none, embedd
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from services.engine.threads import pin
 if TYPE_CHECKING:
     from torch import Tensor
 
+_log = logging.getLogger(__name__)
 _PADDING = 512
 """Rows by which vocabularies of one tokenizer differ, at most."""
 
@@ -64,6 +66,7 @@ def load_head(spec: ModelSpec) -> EagleEngine:
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     digests = [file_digest(file, cache / "digests") for file in files]
     target = _target(source, described, name)
+    _log.info("head %s is read with %s", folder, "; or with ".join(map(str, readings)))
     fingerprint = combine(*digests, weights, spec.dtype)
     return _engine(
         config, tensors, table, target, spec, readings=readings, fingerprint=fingerprint

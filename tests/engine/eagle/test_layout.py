@@ -93,6 +93,119 @@ def test_columns_in_any_order_are_sorted(target: Path, tmp_path: Path) -> None:
     assert torch.equal(*(said(load(one, target)) for one in (folder, plain)))
 
 
+@pytest.mark.parametrize("proof", [True, False])
+def test_ids_may_be_said_as_they_are_where_that_is_sure(
+    proof: bool, target: Path, tmp_path: Path
+) -> None:
+    """With t2d always; without it, where they cannot be distances."""
+    ids = MADE.tensors["t2d"].nonzero().flatten()
+    assert int(ids[-1]) + 39 >= 320
+    tensors = MADE.tensors | {"d2t": ids}
+    if not proof:
+        del tensors["t2d"]
+    engine = load(kit.save_speculators(kit.Made(MADE.shape, MADE.head, tensors), tmp_path), target)
+    assert engine.head_ids is not None
+    assert torch.equal(engine.head_ids, ids)
+
+
+def test_what_t2d_marks_decides_between_two_tables_that_both_could_be(
+    target: Path, tmp_path: Path
+) -> None:
+    said = torch.arange(40) * 2
+    for ids in (said, said + torch.arange(40)):
+        marked = torch.zeros(320, dtype=torch.bool).index_fill_(0, ids, True)
+        tensors = MADE.tensors | {"d2t": said, "t2d": marked}
+        folder = kit.save_speculators(kit.Made(MADE.shape, MADE.head, tensors), tmp_path)
+        engine = load(folder, target)
+        assert engine.head_ids is not None
+        assert torch.equal(engine.head_ids, ids)
+
+
+@pytest.mark.parametrize("rows", [316, 324])
+@pytest.mark.parametrize("columns", [40, 0])
+def test_vocabularies_may_be_padded_otherwise_than_the_targets(
+    rows: int, columns: int, target: Path, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 64, "vocab_size": rows}
+    made = make(shape=shape, draft_vocab_size=columns or rows)
+    folder = kit.save_specforge(made, tmp_path / "head")
+    engine = load(folder, target)
+    assert engine.vocab_size == 320
+    marked = made.tensors["t2d"].nonzero().flatten() if columns else torch.arange(rows)
+    assert engine.head_ids is not None
+    assert torch.equal(engine.head_ids, marked[marked < 320])
+    cache = engine.new_cache(9)
+    cache.anchor(0, states(5, made))
+    [logits] = engine.forward([Segment(cache, [*tokens(4, vocab=300), 319, 318])])
+    assert bool(logits.isfinite().all())
+    reference, row = kit.Reference(made), None
+    known = states(5, made)
+    for position, token in enumerate(tokens(4, vocab=300)):
+        state = known[position - 1] if position else None
+        row = reference.compute(kit.Row(token, position, row, state))
+    assert row is not None
+    assert row.logits is not None
+    wanted = row.logits.float()[marked < 320]
+    torch.testing.assert_close(logits[3], wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_a_vocabulary_of_another_model_is_no_padding(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "vocab_size": 326})
+    with pytest.raises(StartError, match="vocabulary of 326"):
+        load(kit.save_specforge(made, tmp_path / "head"), target)
+
+
+def test_an_output_that_a_head_lacks_is_the_targets(target: Path, tmp_path: Path) -> None:
+    columns = load_file(target / "model.safetensors")["lm_head.weight"]
+    full = make(shape={"hidden_size": 64}, draft_vocab_size=320)
+    own = kit.Made(full.shape, full.head, full.tensors | {"lm_head.weight": columns})
+    bare = {name: one for name, one in own.tensors.items() if name != "lm_head.weight"}
+    folders = [
+        kit.save_specforge(kit.Made(full.shape, full.head, tensors), tmp_path / str(number))
+        for number, tensors in enumerate((own.tensors, bare))
+    ]
+    assert torch.equal(*(said(load(folder, target)) for folder in folders))
+
+
+def test_layers_are_those_stored_where_the_number_is_the_targets(
+    target: Path, tmp_path: Path
+) -> None:
+    whole = load(kit.save_specforge(MADE, tmp_path / "one"), target)
+    copied = load(kit.save_specforge(MADE, tmp_path / "four", num_hidden_layers=4), target)
+    assert torch.equal(said(whole), said(copied))
+    assert copied.budget.layers == 1
+
+
+def test_biases_are_read_where_they_are_stored(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "attention_bias": True})
+    rows = []
+    for told in (True, None):
+        folder = kit.save_specforge(made, tmp_path / str(told), attention_bias=told)
+        rows.append(said(load(folder, target)))
+    assert torch.equal(*rows)
+
+
+@pytest.mark.parametrize("name", ["Eagle3DeepseekV2ForCausalLM", "DFlashDraftModel", "EagleModel"])
+def test_heads_of_other_kinds_are_no_draft_models_and_refused_by_name(
+    name: str, target: Path, tmp_path: Path
+) -> None:
+    folder = kit.save_specforge(MADE, tmp_path, architectures=[name])
+    assert is_head(folder)
+    with pytest.raises(StartError, match=f"heads of {name} are not supported"):
+        load(folder, target)
+
+
+def test_the_parallel_heads_of_specforge_need_their_mask(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64}, parallel=4, mask_token_id=7)
+    told = {"architectures": ["PEagleDraftModel"], "parallel_drafting": True, "num_depths": 3}
+    folder = kit.save_specforge(made, tmp_path / "head", **told)
+    assert is_head(folder)
+    assert load(folder, target).parallel == 3
+    folder = kit.save_specforge(made, tmp_path / "none", **told, mask_token_id=None)
+    with pytest.raises(StartError, match="mask_token_id is missing"):
+        load(folder, target)
+
+
 def test_int8_weights_with_scales_are_read(target: Path, tmp_path: Path) -> None:
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, torch.Tensor] = {}
