@@ -92,10 +92,7 @@ def described_head(folder: str, target: str) -> list[str]:
     except (Overloaded, ValueError) as error:
         raise StartError(f"head {folder}: {error}") from error
     best = max(found, key=lambda one: one.share)
-    lines = [
-        f"{one.share:>4.0%} of {one.tokens} tokens: {one.reading}"
-        for one in found
-    ]
+    lines = [f"{one.share:>4.0%} of {one.tokens} tokens: {one.reading}" for one in found]
     if best.share < FLOOR:
         raise StartError(f"head {folder}: is hardly one of {target}: " + "; ".join(lines))
     return [f"{folder} says as much of what {target} says, by the way it is read:", *lines]

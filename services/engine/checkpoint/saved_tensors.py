@@ -14,7 +14,6 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 
-
 _EMBEDDINGS = (
     *("embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "tok_embed"),
     "embeddings",

@@ -68,7 +68,7 @@ class EagleEngine(BudgetedEngine):
         self.state_width = len(readings[0].layers) * config.target_width
         self.model_id, self.dtype, self.fingerprint = spec.model, spec.dtype, fingerprint
         self.bundle, self.vocab_size = target.bundle, target.vocab_size
-        # However long the texts were that it was trained on: positions go on, and drafts are judged.
+        # However short the texts were that it was trained on: positions go on, and it is judged.
         self.max_context_length = min(target.context, spec.max_context or target.context)
         self.parallel = config.parallel
         self.head_ids: Tensor | None

@@ -62,15 +62,15 @@ def load_head(spec: ModelSpec) -> EagleEngine:
     described = read_target(source, name)
     readings = check_target(folder, config, described.get_text_config(), name)
     tensors = HeadTensors(folder, config, len(readings[0].layers))
-    table = Table(*(_table(folder, config, tensors, source, spec, n) for n in (EMBEDDINGS, COLUMNS)))
+    table = Table(
+        *(_table(folder, config, tensors, source, spec, n) for n in (EMBEDDINGS, COLUMNS))
+    )
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     digests = [file_digest(file, cache / "digests") for file in files]
     target = _target(source, described, name)
     _log.info("head %s is read with %s", folder, "; or with ".join(map(str, readings)))
     fingerprint = combine(*digests, weights, spec.dtype)
-    return _engine(
-        config, tensors, table, target, spec, readings=readings, fingerprint=fingerprint
-    )
+    return _engine(config, tensors, table, target, spec, readings=readings, fingerprint=fingerprint)
 
 
 def _engine(*args: Any, **named: Any) -> EagleEngine:
@@ -128,7 +128,9 @@ def _table(
     fits = found.dim() == 2 and found.shape[1] == config.width and found.is_floating_point()
     if not fits or abs(len(found) - config.vocab_size) > _PADDING:
         wanted = [config.vocab_size, config.width]
-        raise StartError(f"head {folder}: its target's {what} are {list(found.shape)}, not {wanted}")
+        raise StartError(
+            f"head {folder}: its target's {what} are {list(found.shape)}, not {wanted}"
+        )
     return found
 
 

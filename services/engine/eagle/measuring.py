@@ -101,9 +101,7 @@ def settle(
     _log.info("head %s %s", head.model_id, told)
 
 
-def agreements(
-    head: EagleEngine, target: Engine, late: Late = lambda: False
-) -> list[Agreement]:
+def agreements(head: EagleEngine, target: Engine, late: Late = lambda: False) -> list[Agreement]:
     """Of each reading of the head, in their order; the head is read as it was before.
 
     `late`: whether answers are to end where they are.
@@ -142,7 +140,8 @@ def _answers(
     caches: list[KVCache] = []
     try:
         for prompt in prompts:
-            caches.append(target.new_cache(len(prompt) + LENGTH))
+            # One by one: those made are freed where the next one finds no room.
+            caches.append(target.new_cache(len(prompt) + LENGTH))  # noqa: PERF401
         return _written(target, layers, prompts, caches, late)
     finally:
         for cache in caches:
@@ -168,7 +167,7 @@ def _written(
         logits, states = target.forward_with_states(segments)
         fed = [[int(rows[-1].argmax())] for rows in logits]
         for text, parts, new, rows in zip(texts, known, fed, states, strict=True):
-            text += new
+            text.extend(new)
             parts.append(rows.float().cpu())
     return [
         _Answer(text, len(prompt), _by_layer(parts, layers))

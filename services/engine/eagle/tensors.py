@@ -71,7 +71,9 @@ class HeadTensors:
             if known and (marked is None or torch.equal(ids, marked)):
                 return ids, None if bool((order.diff() > 0).all()) else order
         proved = "" if marked is None else ", those that t2d marks"
-        raise StartError(f"head {self._folder}: d2t does not name {count} tokens, each once{proved}")
+        raise StartError(
+            f"head {self._folder}: d2t does not name {count} tokens, each once{proved}"
+        )
 
     def _read(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open

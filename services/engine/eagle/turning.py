@@ -23,7 +23,7 @@ class Turning:
         self._table = torch.empty(2, 0, 0)
 
     def __call__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of n positions: cosines and sines [1, n, 1, head width]; the sines' first half is negative."""
+        """Of n positions: cosines and sines [1, n, 1, width], of these the first half negative."""
         most = max(positions) + 1
         if most > self._most:
             self._grow(max(256, 1 << (most - 1).bit_length()))

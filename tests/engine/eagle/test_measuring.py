@@ -114,9 +114,7 @@ def test_what_a_file_says_of_norms_is_not_open_and_our_own_heads_leave_nothing_o
     target: NativeEngine, folder: Path, tmp_path: Path
 ) -> None:
     made = taught(target, (2, 5, 7), norm=True)
-    told = saved(
-        made, tmp_path / "told", kit.save_specforge, (2, 5, 7), norm_before_residual=True
-    )
+    told = saved(made, tmp_path / "told", kit.save_specforge, (2, 5, 7), norm_before_residual=True)
     assert load(told, folder).readings == (Reading((2, 5, 7), True), Reading((3, 6, 8), True))
     own = saved(
         made,
