@@ -21,7 +21,8 @@ LLAMA = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PeagleLlamaForCaus
 PARALLEL = "PEagleDraftModel"
 AUTHORS = "LlamaForCausalLM"
 """A model's name, too: of a head there is `draft_vocab_size` beside it."""
-_ANY_HEAD = re.compile("eagle|dflash|dspark|domino|mtpdraft", re.IGNORECASE)
+_ANY_HEAD = re.compile("eagle(?!.*VL)|dflash|dspark|domino|mtpdraft", re.IGNORECASE)
+"""There is a family of models that see, named so, too."""
 FLOOR = 0.1
 """Share of its target's own tokens that a head says, at least, if it was read right."""
 KIND = "speculators_model_type"

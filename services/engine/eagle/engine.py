@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine, check_apart
 from services.engine.eagle.attention import Attention
 from services.engine.eagle.cache import EagleCache, Fuse
@@ -73,7 +74,9 @@ class EagleEngine(BudgetedEngine):
         self.parallel = config.parallel
         self.head_ids: Tensor | None
         """Token ids that the logits' columns stand for, int64 [m], ascending."""
-        self.head_ids, columns = _columns(weights.head_ids(config), table.columns, self.vocab_size)
+        self.head_ids, columns = _columns(
+            spec.model, weights.head_ids(config), table.columns, self.vocab_size
+        )
         self._columns = len(self.head_ids)
         self._mask_id = config.mask_id
         rows = max(config.vocab_size, self.vocab_size)
@@ -169,11 +172,16 @@ class EagleEngine(BudgetedEngine):
 
 
 def _columns(
-    named: tuple[Tensor, Tensor | None], columns: Tensor, vocab_size: int
+    head: str, named: tuple[Tensor, Tensor | None], columns: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Ids and rows of the output, both ascending; without those that the target does not have."""
+    """Ids and rows of the output, both ascending; without those that the target does not have.
+
+    Raises StartError where that is all of them.
+    """
     ids, order = named
     known = ids < vocab_size
+    if not bool(known.any()):
+        raise StartError(f"head {head}: its columns stand for no token of its target")
     if order is None and bool(known.all()):
         return ids, columns
     order = torch.arange(len(ids)) if order is None else order

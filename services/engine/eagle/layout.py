@@ -79,7 +79,7 @@ def read_config(folder: Path) -> HeadConfig:
     """What a head's folder says of itself; StartError, one line, for anything broken."""
     try:
         return _config(read_json(folder), headers(folder))
-    except (StartError, ValueError) as error:
+    except (StartError, ValueError, RecursionError) as error:
         raise StartError(f"head {folder}: {error}".splitlines()[0]) from error
 
 
@@ -94,7 +94,9 @@ def _config(said: dict[str, Any], stored: Container[str]) -> HeadConfig:
         if name is None:
             raise ValueError("config.json describes no EAGLE-3 head")
         if not is_known(name):
-            raise ValueError(f"heads of {name[:80]} are not supported; EAGLE-3's of one kind are")
+            raise ValueError(
+                f"heads of {name[:80]} are not supported; EAGLE-3's of Llama's kind are"
+            )
         return _of(whole, whole, stored, masked=masked, residual=False)
     if kind not in KINDS:
         raise ValueError(f"speculators_model_type {kind!r} is not one of {', '.join(KINDS)}")

@@ -149,6 +149,14 @@ def test_vocabularies_may_be_padded_otherwise_than_the_targets(
     torch.testing.assert_close(logits[3], wanted, atol=2e-4, rtol=1e-4)
 
 
+def test_columns_of_padding_alone_are_refused(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "vocab_size": 324}, draft_vocab_size=2)
+    made.tensors["d2t"] = torch.tensor([321, 321])
+    del made.tensors["t2d"]
+    with pytest.raises(StartError, match="stand for no token of its target"):
+        load(kit.save_specforge(made, tmp_path / "head"), target)
+
+
 def test_a_vocabulary_of_another_model_is_no_padding(target: Path, tmp_path: Path) -> None:
     made = make(shape={"hidden_size": 64, "vocab_size": 326})
     with pytest.raises(StartError, match="vocabulary of 326"):
@@ -265,7 +273,8 @@ def test_heads_are_told_from_models(target: Path, tmp_path: Path) -> None:
     for save in LAYOUTS:
         assert is_head(str(save(MADE, tmp_path / save.__name__)))
     assert not is_head(str(target))
-    for content in ("", "[]", "{", "[" * 100_000, "{}", '{"architectures": "x"}'):
+    seeing = '{"architectures": ["Eagle2_5_VLForConditionalGeneration"]}'
+    for content in (seeing, "", "[]", "{", "[" * 100_000, "{}", '{"architectures": "x"}'):
         (tmp_path / "config.json").write_text(content)
         assert not is_head(str(tmp_path))
 
