@@ -33,6 +33,7 @@ _SETTINGS = (
     "draft",
     "head_steps",
     "head_chance",
+    "head_floor",
     "ahead_rows",
 )
 

@@ -13,7 +13,9 @@ import psutil
 
 import services.engine.start as start
 from services.cluster.flags import complain
-from services.contract.errors import StartError
+from services.contract.errors import Overloaded, StartError
+from services.engine.checkpoint.heads import FLOOR
+from services.engine.spec import ModelSpec
 from services.runtime.affinity import available_cores
 from services.runtime.options import option, options
 
@@ -26,6 +28,11 @@ class DoctorOptions:
         "A target model, to be told how it would be run: as paceline up takes it.",
         "",
         section="Models",
+    )
+    head: str = option(
+        "An EAGLE-3 head of the target, to be told how much of what that says it says, under each "
+        "reading that its layout leaves open; runs both.",
+        "",
     )
     redis: str | None = option(
         "URL of a Redis, to be told whether orchestrators can use it, and what it keeps.",
@@ -63,6 +70,8 @@ def run_doctor(options: DoctorOptions) -> int:
         if checkpoint:
             _show("target", f"{options.target}: {_described(checkpoint)}")
         _show("choice", choice.flags, f"because {choice.reason}")
+        if options.head:
+            _show("head", *described_head(options.head, options.target))
         if options.redis:
             from services.console.doctor_redis import describe
 
@@ -70,6 +79,23 @@ def run_doctor(options: DoctorOptions) -> int:
     except StartError as error:
         return complain("doctor", error, status=1)
     return 0
+
+
+def described_head(folder: str, target: str) -> list[str]:
+    """A line for each way to read a head; StartError where none of them is right."""
+    if not target:
+        raise StartError("--head: give its model with --target")
+    head = start.head(ModelSpec(folder, base=target))
+    engine = start.load(ModelSpec(target, dtype=start.chosen_format(start.AUTO)))
+    try:
+        found = start.agreements(head, engine)
+    except (Overloaded, ValueError) as error:
+        raise StartError(f"head {folder}: {error}") from error
+    best = max(found, key=lambda one: one.share)
+    lines = [f"{one.share:>4.0%} of {one.tokens} tokens: {one.reading}" for one in found]
+    if best.share < FLOOR:
+        raise StartError(f"head {folder}: is hardly one of {target}: " + "; ".join(lines))
+    return [f"{folder} says as much of what {target} says, by the way it is read:", *lines]
 
 
 def choose(

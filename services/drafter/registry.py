@@ -91,7 +91,10 @@ class Engines:
         settings = self._settings
         if settings.synthetic is not None:
             raise StartError("synthetic: there is no synthetic head")
-        return start.head(_spec(settings, settings.draft or "", settings.draft_base, drafts=True))
+        head = start.head(_spec(settings, settings.draft or "", settings.draft_base, drafts=True))
+        if self._beside is not None and settings.head_floor:
+            start.settle_head(head, self._beside.engine, settings.head_floor)
+        return head
 
     def target(self, name: str) -> SelfDrafting:
         """The target: the verifier's own where that is in this process."""

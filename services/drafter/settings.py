@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from services.contract.types import split_methods
-from services.engine.checkpoint.heads import is_head
+from services.engine.checkpoint.heads import FLOOR, is_head
 from services.runtime.settings import WorkerSettings
 
 NEED_DRAFT = ("model", "graph", "text", "eagle")
@@ -101,6 +101,14 @@ class DrafterSettings(WorkerSettings):
         description="a draft of `eagle` ends before a token whose chance to stay is below this, by "
         "the head's own probabilities and what verdicts say of them, in greedy and coupled "
         "verification: about what a row costs, as a share of a verification; 0 = none does",
+    )
+    head_floor: float = Field(
+        FLOOR,
+        ge=0,
+        lt=1,
+        description="share of its target's own tokens that a head has to say at the start, beside "
+        "its verifier, where that is measured under each reading that its layout leaves open; 0 = "
+        "it is not measured",
     )
     tree: Literal["comb", "measured"] = Field(
         "measured",

@@ -18,6 +18,8 @@ from services.contract.types import Role
 from services.engine.port import Capability
 
 if TYPE_CHECKING:
+    from services.engine.eagle.engine import EagleEngine
+    from services.engine.eagle.measuring import Agreement
     from services.engine.machines import Machines
     from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
@@ -103,6 +105,23 @@ def head(spec: ModelSpec) -> StateDrafting:
     from services.engine.eagle.loading import load_head
 
     return load_head(spec)
+
+
+def settle_head(head: StateDrafting, target: Engine, floor: float) -> None:
+    """Read a head as it says most of what its target says; see `eagle.measuring`.
+
+    Raises StartError where that is less than `floor`, of 1.
+    """
+    from services.engine.eagle.measuring import settle
+
+    settle(cast("EagleEngine", head), target, floor)
+
+
+def agreements(head: StateDrafting, target: Engine) -> Sequence[Agreement]:
+    """How much of it the head says, by the ways to read it; ValueError, Overloaded."""
+    from services.engine.eagle import measuring
+
+    return measuring.agreements(cast("EagleEngine", head), target)
 
 
 def self_drafting(engine: Engine, what: str) -> SelfDrafting:

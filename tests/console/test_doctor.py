@@ -10,6 +10,7 @@ from services.contract.errors import StartError
 from services.engine.start import Installed
 from services.runtime.embedded_redis import EmbeddedRedis
 from tests.cpus import told
+from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
 
 NATIVE, VLLM = Installed("native", "torch 2"), Installed("vllm", "vllm 0.32.0")
@@ -96,3 +97,22 @@ def test_this_machine_is_described_and_a_model_that_is_not_there_is_named(tmp_pa
     assert "--engine" in said
     assert run_doctor(doctor.DoctorOptions(target=str(tmp_path / "nowhere"))) == 1
     assert "no such file" in capsys.readouterr().err
+
+
+def test_a_head_is_measured_under_each_way_to_read_it(tmp_path, capsys):
+    target = tiny_model_folder(tmp_path, num_hidden_layers=8)
+    made = kit.make(shape={"hidden_size": 64, "num_attention_heads": 4})
+    head = kit.save_specforge(made, tmp_path / "head")
+    asked = {"head": str(head), "target": str(target)}
+    assert run_doctor(doctor.DoctorOptions(**asked)) == 1
+    assert "is hardly one of" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "FLOOR", 0.0)
+        assert run_doctor(doctor.DoctorOptions(**asked)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("tokens: ")[1] for line in lines if "% of 200 tokens" in line] == [
+        "states 2,3,5, residual before the norm",
+        "states 1,2,4, residual before the norm",
+    ]
+    assert run_doctor(doctor.DoctorOptions(head=str(head))) == 1
+    assert "--head: give its model with --target" in capsys.readouterr().err

@@ -23,7 +23,14 @@ from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, stock_logits
-from tests.models import EOS, EOS_ID, tiny_model, tiny_model_folder, tiny_tokenizer
+from tests.models import (
+    EOS,
+    EOS_ID,
+    SUPPORTED,
+    tiny_model,
+    tiny_model_folder,
+    tiny_tokenizer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -131,16 +138,47 @@ def test_a_whole_model_was_made_for_no_other(saved):
         load_model(ModelSpec(str(saved), base="x"))
 
 
-def test_one_tensor_is_read_by_its_name_with_or_without_the_models_body(tmp_path):
+@pytest.mark.parametrize("arch", [*SUPPORTED, "bloom", "mamba"])
+def test_embeddings_and_output_are_found_whatever_a_family_calls_them(tmp_path, arch):
+    model, base = tiny_model(arch), tiny_model_folder(tmp_path, arch)
+    saved = SavedTensors(base)
+    assert torch.equal(saved.embeddings(), model.get_input_embeddings().weight)
+    assert torch.equal(saved.output(), model.get_output_embeddings().weight)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral3", "llama4", "qwen2_5_vl"])
+def test_those_of_texts_are_taken_where_a_model_sees_images_too(tmp_path, name):
+    table = torch.randn(8, 4)
+    others = {
+        "vision_tower.embeddings.weight": torch.ones(2, 2),
+        "visual.output.weight": torch.ones(2, 2),
+        "model.layers.9.embed_tokens.weight": torch.ones(8, 4),
+    }
+    text = {
+        "gemma3": {"language_model.model.embed_tokens.weight": table},
+        "mistral3": {"model.language_model.embed_tokens.weight": table},
+        "llama4": {"language_model.model.embed_tokens.weight": table},
+        "qwen2_5_vl": {"model.embed_tokens.weight": table},
+    }[name]
+    save_file({**others, **text}, tmp_path / "model.safetensors")
+    saved = SavedTensors(tmp_path)
+    assert torch.equal(saved.embeddings(), table)
+    assert torch.equal(saved.output(), table)
+    head = {"language_model.lm_head.weight": table + 1}
+    save_file({**others, **text, **head}, tmp_path / "model.safetensors")
+    assert torch.equal(SavedTensors(tmp_path).output(), table + 1)
+
+
+def test_files_that_are_broken_or_have_no_embeddings_say_so(tmp_path):
     base = tiny_model_folder(tmp_path, "gpt2")
     file = base / "model.safetensors"
     whole = load_file(file)
-    bare = {name.removeprefix("transformer."): t for name, t in whole.items()}
-    save_file(bare, file, {"format": "pt"})
-    name = "transformer.wte.weight"
-    assert torch.equal(SavedTensors(base)(name), whole[name])
-    with pytest.raises(ValueError, match="its target has no tensor"):
-        SavedTensors(base)("model.nothing")
+    table = whole.pop("transformer.wte.weight")
+    save_file({**whole, "wte.weight": table}, file, {"format": "pt"})
+    assert torch.equal(SavedTensors(base).embeddings(), table)
+    save_file(whole, file, {"format": "pt"})
+    with pytest.raises(ValueError, match="its target's files have 0 tensors of embeddings"):
+        SavedTensors(base).embeddings()
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(StartError, match=str(file)):
         SavedTensors(base)

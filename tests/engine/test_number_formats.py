@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.engine import number_formats
-from services.engine.eagle.head import Fusion, Layer, Turning
+from services.engine.eagle.head import Fusion, Layer
+from services.engine.eagle.turning import Turning
 from services.engine.native import NativeEngine, packing
 from services.engine.number_formats import Products, number_format
 from services.engine.port import Segment
@@ -32,6 +33,8 @@ HEADS = {
     "norm of each state": kit.make(2, fc_norm=True, norm_before_residual=False),
     "two layers": kit.make(3, shape={"num_hidden_layers": 2, "attention_bias": True}),
     "parallel": kit.make(4, parallel=3, ptd_token_id=7),
+    "norms of heads": kit.make(5, shape={"model_type": "qwen3", "head_dim": 16}),
+    "a window": kit.make(6, shape={"layer_types": ["sliding_attention"], "sliding_window": 3}),
 }
 ARCHITECTURES = ("llama", "gemma3_text", "qwen2", "phi3", "gpt2", "mixtral")
 TEXT = random_text(30)
@@ -161,7 +164,7 @@ def _through_layer(number: int, dtype: str) -> Tensor:
     assert layer.dtype is number_format(dtype).computed
     wide = own.width if number else 2 * own.width
     rows, stream = (torch.randn(9, width, generator=drawn) for width in (wide, own.width))
-    turn = Turning(own, layer.device, layer.dtype)(range(9))
+    turn = Turning(own.rope, own.head_width, layer.device, layer.dtype)(range(9))
     return layer(rows.to(layer.dtype), stream.to(layer.dtype), turn, _attended)
 
 

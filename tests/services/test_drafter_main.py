@@ -28,15 +28,19 @@ from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.drafter.methods.text.text import TextDrafter
-from services.drafter.registry import _dtype, build
+from services.drafter.registry import Beside, _dtype, build
 from services.drafter.settings import DrafterSettings
 from services.engine.checkpoint.files import weights_digest
+from services.engine.lending import Lending
 from services.engine.lookahead_file import Lookahead, save_lookahead
 from services.engine.native import NativeEngine
 from services.engine.skip_mask import SkipMask, every_second
 from services.engine.skip_mask_file import MaskFile, write_mask
+from services.engine.spec import ModelSpec
+from services.grammar.vetting import Vetting
 from services.runtime.serving import open_channel
 from tests.cpus import told
+from tests.engine.eagle import kit
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.hypothesis_kit import starting
 from tests.services.link_kit import first_event, process
@@ -125,6 +129,22 @@ def test_a_head_drafts_by_the_method_for_heads_alone(tmp_path):
         build(DrafterSettings(draft=draft, method="model"))
     with pytest.raises(StartError, match="describes no EAGLE-3 head"):
         build(DrafterSettings(draft=str(tiny_model_folder(tmp_path / "m")), method="eagle"))
+
+
+def test_a_head_beside_its_verifier_is_measured_unless_the_floor_is_0(tmp_path):
+    target = tiny_model_folder(tmp_path, num_hidden_layers=8)
+    random = kit.make(shape={"hidden_size": 64, "num_attention_heads": 4})
+    asked = {"draft": str(kit.save_specforge(random, tmp_path / "head")), "method": "eagle"}
+    asked |= {"draft_base": str(target), "dtype": "float32", "threads": 1}
+
+    def beside():
+        spec = ModelSpec(str(target), threads=1, kv_capacity_tokens=4096)
+        return Beside(lambda: NativeEngine.load(spec), Lending(), Vetting())
+
+    with pytest.raises(StartError, match="is hardly a head of this model"):
+        build(DrafterSettings(**asked), beside())
+    assert build(DrafterSettings(**asked, head_floor=0), beside())
+    assert build(DrafterSettings(**asked))
 
 
 def test_the_pool_of_phrases_has_the_limits_of_the_settings():

@@ -6,7 +6,7 @@ transformers' own; only how its bytes are read is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -29,7 +29,7 @@ from services.engine.checkpoint.stored import StandIns
 
 _AT_ONCE = 1 << 21
 """Numbers that are dequantized at once: they stay in a core's caches."""
-_LAST = "output.weight"
+_OUTPUT = "output.weight"
 _NOT_SUPPORTED = "is not supported yet"
 """In what transformers raises for an architecture that its reader does not have."""
 _ONE_BY_ONE = (
@@ -79,11 +79,20 @@ def read_tokenizer(file: Path) -> Any:
 
 def read_embeddings(file: Path, dtype: torch.dtype) -> Tensor:
     """The embeddings in a file; ValueError where it has none, or is broken."""
-    tensors = read_parts(file, vocabulary=False).tensors
-    found = [place for place in tensors if place.name == EMBEDDINGS]
-    if not found or len(found[0].size) != 2:
-        raise ValueError(f"its target has no tensor {EMBEDDINGS}")
-    return GgufMatrix(found[0], None).read(dtype)
+    return _first(file, (EMBEDDINGS,), dtype)
+
+
+def read_output(file: Path, dtype: torch.dtype) -> Tensor:
+    """The output's matrix, which is that of the embeddings where a file has none of its own."""
+    return _first(file, (_OUTPUT, EMBEDDINGS), dtype)
+
+
+def _first(file: Path, names: Sequence[str], dtype: torch.dtype) -> Tensor:
+    found = {place.name: place for place in read_parts(file, vocabulary=False).tensors}
+    named = next((found[name] for name in names if name in found), None)
+    if named is None or len(named.size) != 2:
+        raise ValueError(f"its target has no tensor {names[-1]}")
+    return GgufMatrix(named, None).read(dtype)
 
 
 class GgufMatrix:
@@ -264,7 +273,7 @@ def _check_names(file: GgufFile, names: Mapping[str, str], *, tied: bool) -> Non
     What is missing is else made up, and what is there in vain would change what a model says.
     """
     stored = {place.name for place in file.tensors}
-    needed = names.keys() - ({_LAST} if tied else set())
+    needed = names.keys() - ({_OUTPUT} if tied else set())
     if missing := sorted(needed - stored):
         raise ValueError(f"{len(missing)} tensors missing, first {missing[0]}")
     if left := sorted(stored - names.keys() - ROPE_TENSORS):

@@ -1,11 +1,13 @@
-"""Which folders hold an EAGLE-3 head (Li et al., 2503.01840), in either public layout.
+"""Which folders hold a head, as EAGLE-3 has it (Li et al., 2503.01840), in any public layout.
 
-Known by `config.json` alone, without torch: who starts processes asks for it, too.
+Known by `config.json` alone, without torch: who starts processes asks for it, too. Heads of other
+kinds count: they are refused as what they are, and not taken for draft models.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +16,15 @@ from typing import Any
 from services.contract.errors import StartError
 from services.engine.checkpoint.shipped import is_shipped
 
-ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PeagleLlamaForCausalLM")
-"""What SpecForge and its relatives name heads in `architectures`."""
+LLAMA = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PeagleLlamaForCausalLM")
+"""Of SpecForge, ModelOpt and vLLM: the layers are Llama's, whatever `model_type` says."""
+PARALLEL = "PEagleDraftModel"
+AUTHORS = "LlamaForCausalLM"
+"""A model's name, too: of a head there is `draft_vocab_size` beside it."""
+_ANY_HEAD = re.compile("eagle(?!.*VL)|dflash|dspark|domino|mtpdraft", re.IGNORECASE)
+"""There is a family of models that see, named so, too."""
+FLOOR = 0.1
+"""Share of its target's own tokens that a head says, at least, if it was read right."""
 KIND = "speculators_model_type"
 """What speculators name the kind of a head in."""
 _CONFIG = "config.json"
@@ -43,13 +52,21 @@ def _describes_head(folder: Path, changed: int, size: int) -> bool:  # noqa: ARG
         said = read_json(folder)
     except StartError:
         return False
-    return KIND in said or is_named(said)
+    return KIND in said or named(said) is not None
 
 
-def is_named(said: Mapping[str, Any]) -> bool:
-    """Whether a configuration names a head's architecture."""
+def named(said: Mapping[str, Any]) -> str | None:
+    """The architecture of a head that a configuration names, of EAGLE-3 or another kind."""
     names = said.get("architectures")
-    return isinstance(names, list) and any(name in ARCHITECTURES for name in names)
+    texts = [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+    if AUTHORS in texts and said.get("draft_vocab_size") is not None:
+        return AUTHORS
+    return next((name for name in texts if _ANY_HEAD.search(name)), None)
+
+
+def is_known(name: str) -> bool:
+    """Whether heads that are named so are EAGLE-3's; NeMo's names have endings of their own."""
+    return name in (*LLAMA, PARALLEL, AUTHORS) or name.startswith("LlamaEagle3")
 
 
 def read_json(folder: Path) -> dict[str, Any]:

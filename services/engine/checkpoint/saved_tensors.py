@@ -1,19 +1,29 @@
-"""Tensors of a saved model, read one by one.
+"""What a saved model has a row of for each token: embeddings and output.
 
-A head needs its target's embeddings, and nothing else of its weights is read.
+A head needs its target's embeddings, and some need its output; nothing else of its weights is read.
+Families name these differently, and models that take images or sounds have them one floor deeper.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from services.contract.errors import StartError
 
+_EMBEDDINGS = (
+    *("embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "tok_embed"),
+    "embeddings",
+)
+_OUTPUT = ("lm_head", "embed_out", "output", "output_layer")
+_OTHER_SENSES = re.compile(r"(^|\.)(vision|visual|audio|image|speech|mtp|talker|layers\.\d+\.)")
+
 
 class SavedTensors:
-    """Tensors of a folder's safetensors files, each read when it is asked for by name."""
+    """Tensors of a folder's safetensors files, each read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         """Look the names up, read nothing; StartError for a file that is broken."""
@@ -27,21 +37,31 @@ class SavedTensors:
             except (OSError, SafetensorError) as error:
                 raise StartError(f"{file}: {error}".splitlines()[0]) from error
 
-    def __call__(self, name: str) -> Tensor:
-        """A parameter by the name it has in the model; ValueError when it is not there.
+    def embeddings(self) -> Tensor:
+        """Of texts; ValueError where there are none, or several."""
+        return self._of(_EMBEDDINGS, "embeddings")
 
-        Some files leave out the name of the model's body (`wte.weight` for
-        `transformer.wte.weight`), or have it where the model does not.
-        """
+    def output(self) -> Tensor:
+        """The output's matrix: that of the embeddings, where a model has none of its own."""
+        return self._of(_OUTPUT if self._named(_OUTPUT) else _EMBEDDINGS, "output")
+
+    def _of(self, names: Sequence[str], what: str) -> Tensor:
+        found = self._named(names)
+        if len(found) != 1:
+            raise ValueError(f"its target's files have {len(found)} tensors of {what}, not one")
+        return self._read(found[0])
+
+    def _read(self, stored: str) -> Tensor:
         from safetensors import safe_open
 
-        stored = name if name in self._files else self._only(name.partition(".")[2], name)
         with safe_open(self._files[stored], framework="pt") as tensors:
             tensor: Tensor = tensors.get_tensor(stored)
         return tensor
 
-    def _only(self, tail: str, name: str) -> str:
-        found = [stored for stored in self._files if f".{stored}".endswith(f".{tail}")]
-        if len(found) != 1:
-            raise ValueError(f"its target has no tensor {name}")
-        return found[0]
+    def _named(self, names: Sequence[str]) -> list[str]:
+        tails = [f".{name}.weight" for name in names]
+        return [
+            stored
+            for stored in self._files
+            if f".{stored}".endswith(tuple(tails)) and not _OTHER_SENSES.search(stored)
+        ]

@@ -17,15 +17,15 @@ from services.engine.native.attending import Scoring, attend
 from services.engine.native.pages import PAGE, Extent
 from services.engine.native.paging import Paging
 
-_SCORING = Scoring()
 _FEW_ROWS, _FEW_KEYS = 16, 2048
 
 
 class Attention:
     """Stores K/V of each layer and attends to it."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
+    def __init__(self, runs: Sequence[Run], scoring: Sequence[Scoring]) -> None:
+        """`scoring`: of each layer."""
+        self._runs, self._scoring = runs, scoring
         self._paging: Paging | None = None
         self._lone: Lone | None = None
 
@@ -34,10 +34,10 @@ class Attention:
         if self._lone is None and self._paging is None:
             self._begin(query.shape[1] // key.shape[1], key, value)
         if self._lone is not None:
-            return self._lone(layer, query, key, value)
+            return self._lone(layer, query, key, value, self._scoring[layer])
         assert self._paging is not None
         self._paging.write(layer, key, value)
-        return self._paging.attend(layer, query[0].transpose(0, 1), _SCORING)
+        return self._paging.attend(layer, query[0].transpose(0, 1), self._scoring[layer])
 
     def _begin(self, groups: int, key: Tensor, value: Tensor) -> None:
         if len(self._runs) == 1:
@@ -51,16 +51,14 @@ class Lone:
 
     def __init__(self, run: Run, extent: Extent, first: int, groups: int, like: Tensor) -> None:
         """`first`: the place of the text's first token in the extent. `groups`: heads to a key."""
-        self._extent, self._count = extent, run.count
-        end = run.past + run.count
-        self._all = slice(first, first + end)
-        self._new = slice(first + run.past, first + end)
-        seen = run.seen
-        if seen is None and run.count > 1:
-            seen = np.tri(run.count, end, run.past, bool)
-        self._mask = None if seen is None else _additive(seen, groups, like)
+        self._extent, self._run, self._first = extent, run, first
+        self._new = slice(first + run.past, first + run.past + run.count)
+        self._groups, self._like = groups, like
+        self._seen: dict[int | None, tuple[slice, Tensor | None]] = {}
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
+    ) -> Tensor:
         """As `Attention`."""
         keys, values = (
             stored[layer].flatten(1, 2) for stored in (self._extent.keys, self._extent.values)
@@ -69,8 +67,24 @@ class Lone:
         values[:, self._new] = value[0]
         heads, width = query.shape[1], query.shape[-1]
         rows = query.reshape(len(keys), -1, width)
-        out = attend(rows, keys[:, self._all], values[:, self._all], self._mask, _SCORING)
-        return out.view(heads, self._count, -1).transpose(0, 1).reshape(self._count, -1)
+        window = scoring.window
+        if window not in self._seen:
+            self._seen[window] = self._sees(window)
+        read, mask = self._seen[window]
+        out = attend(rows, keys[:, read], values[:, read], mask, scoring)
+        count = self._run.count
+        return out.view(heads, count, -1).transpose(0, 1).reshape(count, -1)
+
+    def _sees(self, window: int | None) -> tuple[slice, Tensor | None]:
+        """The places that any of the rows sees, and which each does; None: all of them."""
+        run, begin = self._run, 0
+        if window is not None:
+            begin = run.first_seen(0, window)
+        read = slice(self._first + begin, self._new.stop)
+        if run.chained and run.count == 1:
+            return read, None
+        seen = run.visible(window).numpy()[:, begin:]
+        return read, _additive(seen, self._groups, self._like)
 
 
 def lone(run: Run, groups: int, key: Tensor, value: Tensor) -> Lone | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine, check_apart
 from services.engine.eagle.attention import Attention
 from services.engine.eagle.cache import EagleCache, Fuse
 from services.engine.eagle.head import Fusion, Head
 from services.engine.eagle.step import Fed, Pass
+from services.engine.native.attending import Scoring
 from services.engine.native.device_memory import free_bytes, kv_capacity
 from services.engine.native.kv import PagedBudget
 from services.engine.port import Capability, Segment
@@ -22,6 +25,15 @@ from services.engine.spec import ModelSpec
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
     from services.engine.eagle.layout import HeadConfig
+    from services.engine.eagle.readings import Reading
+
+
+class Table(NamedTuple):
+    """A row for each token: the head's own, or the target's."""
+
+    embeddings: Tensor
+    columns: Tensor
+    """Of the output, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +56,45 @@ class EagleEngine(BudgetedEngine):
         self,
         config: HeadConfig,
         weights: Any,
-        embeddings: Tensor,
+        table: Table,
         target: Target,
         spec: ModelSpec,
         *,
-        states: tuple[int, ...],
+        readings: Sequence[Reading],
         fingerprint: str = "",
     ) -> None:
         """`weights`: see `services.engine.eagle.head`; use `loading.load_head` instead."""
-        self.layers = states
-        self.state_width = len(states) * config.target_width
+        self.readings = tuple(readings)
+        """What the head's layout leaves open; see `read_as`."""
+        self.state_width = len(readings[0].layers) * config.target_width
         self.model_id, self.dtype, self.fingerprint = spec.model, spec.dtype, fingerprint
         self.bundle, self.vocab_size = target.bundle, target.vocab_size
-        self.max_context_length = min(
-            config.context, target.context, spec.max_context or config.context
-        )
+        # However short the texts were that it was trained on: positions go on, and it is judged.
+        self.max_context_length = min(target.context, spec.max_context or target.context)
         self.parallel = config.parallel
         self.head_ids: Tensor | None
         """Token ids that the logits' columns stand for, int64 [m], ascending."""
-        self.head_ids, order = weights.head_ids(config)
-        self._columns = config.draft_vocab_size
+        self.head_ids, columns = _columns(
+            spec.model, weights.head_ids(config), table.columns, self.vocab_size
+        )
+        self._columns = len(self.head_ids)
         self._mask_id = config.mask_id
-        self._head = Head(config, weights, embeddings, order, spec.dtype, spec.device, spec.model)
+        rows = max(config.vocab_size, self.vocab_size)
+        self._head = Head(config, weights, _padded(table.embeddings, rows), columns, spec)
+        self._scoring = [Scoring(window=window) for window in config.windows]
+        self.read_as(readings[0])
         self._fuse = self._fusion(config, weights, spec)
         self._mask = self._mask_feature(weights) if self.parallel > 1 else None
         self.budget: PagedBudget = PagedBudget(0, config.layers)
         self.budget.capacity = self._capacity(config, spec)
 
+    def read_as(self, reading: Reading) -> None:
+        """Compute so from now on; caches that hold something are of no use then."""
+        self.reading, self.layers = reading, reading.layers
+        self._head.norm_first = reading.norm_before_residual
+
     def _fusion(self, config: HeadConfig, weights: Any, spec: ModelSpec) -> Fuse:
-        fusion = Fusion(config, len(self.layers), weights, spec.dtype, spec.device)
+        fusion = Fusion(config, len(self.readings[0].layers), weights, spec.dtype, spec.device)
         return Fuse(lambda states: fusion(states).to(self._head.dtype), self.state_width)
 
     def _mask_feature(self, weights: Any) -> Tensor:
@@ -126,7 +148,7 @@ class EagleEngine(BudgetedEngine):
         if self._mask is not None:
             tokens = [self._mask_id if t >= self.vocab_size else t for t in tokens]
         rows, outputs = self._head.forward(
-            tokens, work.features(), work.positions, Attention(work.runs)
+            tokens, work.features(), work.positions, Attention(work.runs, self._scoring)
         )
         work.keep(outputs, last=last)
         wanted = work.wanted()
@@ -147,3 +169,25 @@ class EagleEngine(BudgetedEngine):
         for rows, part in zip(where, parts, strict=True):
             whole.index_copy_(0, torch.tensor(rows, dtype=torch.long, device=whole.device), part)
         return whole
+
+
+def _columns(
+    head: str, named: tuple[Tensor, Tensor | None], columns: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor]:
+    """Ids and rows of the output, both ascending; without those that the target does not have.
+
+    Raises StartError where that is all of them.
+    """
+    ids, order = named
+    known = ids < vocab_size
+    if not bool(known.any()):
+        raise StartError(f"head {head}: its columns stand for no token of its target")
+    if order is None and bool(known.all()):
+        return ids, columns
+    order = torch.arange(len(ids)) if order is None else order
+    return ids[known], columns[order[known]]
+
+
+def _padded(table: Tensor, rows: int) -> Tensor:
+    """With zeros for tokens that are in one vocabulary and not in the other."""
+    return table if len(table) >= rows else F.pad(table, (0, 0, 0, rows - len(table)))

@@ -10,7 +10,6 @@ product, gate and up another; embeddings are normalised once, at load.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from services.engine.eagle.turning import Turning
 from services.engine.native import packing
 from services.engine.number_formats import NumberFormat, number_format, require_int8
-from services.engine.spec import INT8
+from services.engine.spec import INT8, ModelSpec
 
 if TYPE_CHECKING:
     from services.engine.eagle.layout import HeadConfig
@@ -128,6 +128,8 @@ class Layer(_Packed):
         self.out = self._linear(get("self_attn.o_proj.weight"), bias=[] if out is None else [out])
         self.gate_up = self._linear(get("mlp.gate_proj.weight"), get("mlp.up_proj.weight"))
         self.down = self._linear(get("mlp.down_proj.weight"))
+        # Of each head's queries and keys, as Qwen 3 has them.
+        self.normed = [norm(f"self_attn.{n}_norm") for n in "qk"] if config.head_norms else []
         self.before = norm("input_layernorm" if number else "hidden_norm")
         self.between = norm("post_attention_layernorm")
 
@@ -137,8 +139,11 @@ class Layer(_Packed):
         """What attention reads [n, ...] and the residual stream [n, d] to the stream behind it."""
         count, kept = len(rows), self._kept
         heads = self.qkv.forward(rows).view(1, count, -1, turn[0].shape[-1])
-        asking = _rotated(heads[:, :, :-kept], *turn).transpose(1, 2)
-        values = heads[:, :, -kept:].transpose(1, 2)
+        turned, values = heads[:, :, :-kept], heads[:, :, -kept:].transpose(1, 2)
+        if self.normed:
+            parts = zip(self.normed, (turned[:, :, :-kept], turned[:, :, -kept:]), strict=True)
+            turned = torch.cat([norm.forward(part) for norm, part in parts], 2)
+        asking = _rotated(turned, *turn).transpose(1, 2)
         attended = attend(self.number, asking[:, :-kept], asking[:, -kept:], values)
         stream = _plus(self.out, attended, stream)
         gate, up = self.gate_up.forward(self.between.forward(stream)).chunk(2, -1)
@@ -153,30 +158,30 @@ class Head(_Packed):
         config: HeadConfig,
         weights: Any,
         embeddings: Tensor,
-        order: Tensor | None,
-        dtype: str,
-        device: str,
-        name: str,
+        columns: Tensor,
+        spec: ModelSpec,
     ) -> None:
-        """`order`: in which the columns of the logits are to be; None: as they are."""
-        if dtype == INT8:
-            require_int8(device, name)
-        super().__init__(number_format(dtype, device), device)
-        self._norm_first, self._norm_output = config.norm_before_residual, config.norm_output
+        """`embeddings`, `columns`: a row for each token that may come, and that it may say."""
+        device = spec.device
+        if spec.dtype == INT8:
+            require_int8(device, spec.model)
+        super().__init__(number_format(spec.dtype, device), device)
+        self.norm_first = config.norm_before_residual
+        """Whether the residual stream begins behind the feature's norm."""
+        self._norm_output = config.norm_output
         self._scale = config.logit_scale
         self.layers = nn.ModuleList(
             Layer(config, number, weights, self.form, device) for number in range(config.layers)
         )
         self.norm = Norm(self._vector(weights("norm.weight")), config.epsilon)
-        columns = weights("lm_head.weight")
-        self.lm_head = self._linear(columns if order is None else columns[order])
+        self.lm_head = self._linear(columns)
         first = self._vector(weights("layers.0.input_layernorm.weight"))
         table = _normalised(embeddings.to(self.dtype), Norm(first.cpu(), config.epsilon))
         self.register_buffer("_table", table.to(device), persistent=False)
         self._pack()
         # As a plain tuple: looking into a list of modules takes time in every step.
         self._layers: tuple[Layer, ...] = tuple(self.layers)  # type: ignore[arg-type]
-        self._turn = Turning(config, self.device, self.dtype)
+        self._turn = Turning(config.rope, config.head_width, self.device, self.dtype)
 
     def embed(self, token_ids: Sequence[int]) -> Tensor:
         """Normalised embeddings [n, d]."""
@@ -189,7 +194,7 @@ class Head(_Packed):
         """For features [n, d]: what `logits` takes [n, d], and the features of the rows behind."""
         turn = self._turn(positions)
         normed = self._layers[0].before.forward(features)
-        stream = normed if self._norm_first else features
+        stream = normed if self.norm_first else features
         rows = torch.cat((self.embed(token_ids), normed), -1)
         for layer in self._layers:
             taken = layer.before.forward(stream) if layer.number else rows
@@ -201,51 +206,6 @@ class Head(_Packed):
         """Logits float32 [n, draft's vocabulary]."""
         said = self.lm_head.forward(rows).float()
         return said if self._scale == 1.0 else said.mul_(self._scale)
-
-
-class Turning:
-    """Cosines and sines of rotary positions (Su et al., 2104.09864), up to the longest so far."""
-
-    def __init__(self, config: HeadConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self._frequencies = frequencies(config.rope, config.head_width)
-        self._device, self._dtype, self._most = device, dtype, 0
-        self._table = torch.empty(2, 0, 0)
-
-    def __call__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of n positions: cosines and sines, see `_rotated`, [1, n, 1, head width]."""
-        most = max(positions) + 1
-        if most > self._most:
-            self._grow(max(256, 1 << (most - 1).bit_length()))
-        index = torch.tensor(positions, device=self._device)
-        cos, sin = self._table.index_select(1, index)[:, None, :, None]
-        return cos, sin
-
-    def _grow(self, most: int) -> None:
-        angles = torch.outer(torch.arange(most, dtype=torch.float32), self._frequencies)
-        cos, sin = angles.cos(), angles.sin()
-        whole = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))
-        self._table = whole.to(self._device, self._dtype)
-        self._most = most
-
-
-def frequencies(rope: Any, width: int) -> Tensor:
-    """Angles of a position, float32 [width / 2]; scaled as Llama 3 does, if asked for."""
-    exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
-    plain: Tensor = 1.0 / rope["rope_theta"] ** exponents
-    if rope["rope_type"] == "linear":
-        return plain / float(rope["factor"])
-    if rope["rope_type"] != "llama3":
-        return plain
-    low, high, length = (
-        rope[name]
-        for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    )
-    waves = 2 * math.pi / plain
-    slow = plain / rope["factor"]
-    share = (length / waves - low) / (high - low)
-    between = (1 - share) * slow + share * plain
-    scaled = torch.where(waves > length / low, slow, between)
-    return torch.where(waves < length / high, plain, scaled)
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

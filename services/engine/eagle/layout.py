@@ -1,7 +1,8 @@
 """What an EAGLE-3 head (Li et al., 2503.01840) says of itself, in the two public layouts.
 
     speculators  config.json with `speculators_model_type`; tensors `layers.0.*`
-    SpecForge    config.json as of a Llama, `eagle_config` in it; tensors `midlayer.*`
+    SpecForge    config.json as of a Llama, `eagle_config` in it; tensors `midlayer.*`; so do
+                 ModelOpt, NeMo and the paper's authors
 
 Nothing is believed before it is checked: every field is of its type and within bounds, and what
 would be computed otherwise than here is refused, in one line that says what is wrong.
@@ -9,17 +10,22 @@ would be computed otherwise than here is refused, in one line that says what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.heads import KIND, is_named, read_json
+from services.engine.checkpoint.heads import KIND, LLAMA, PARALLEL, is_known, named, read_json
 from services.engine.eagle.fields import Fields
+from services.engine.eagle.rope import kinds_of, rope_of, windows_of
+from services.engine.eagle.stored import headers
 
 KINDS = ("eagle3", "peagle")
 """What speculators call heads; the second one drafts in parallel."""
+_MOST = 16
+"""Layers of a head; more are tensors that are none of it."""
+_ASKING = "self_attn.q_proj.weight"
 DEFAULT_PARALLEL = 5
 """Tokens of a pass, where the configuration does not say."""
 
@@ -34,20 +40,33 @@ class HeadConfig:
     head_width: int
     inner: int
     layers: int
+    """Those stored."""
+    said_layers: int
+    """As the configuration says: of some heads it is the number of the target's."""
     vocab_size: int
     draft_vocab_size: int
     target_width: int
     states: tuple[int, ...] | None
-    """The target's states that it reads; None: the usual three."""
+    """The ids that it names of the target's layers; None: the usual three."""
+    open_states: bool
+    """Whether these may be ids of outputs of layers as well as of inputs; see `readings`."""
+    by_speculators: bool
+    """Of the two layouts, which."""
+    open_norm: bool
+    """Whether nothing says what `norm_before_residual` is."""
     epsilon: float
     rope: Mapping[str, Any]
-    context: int
+    windows: tuple[int | None, ...]
+    """How many of the last rows each layer sees; None: all."""
     norm_before_residual: bool
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
     logit_scale: float
     bias: bool
+    """Of attention."""
+    head_norms: bool
+    """Whether each head's queries and keys have norms, as Qwen 3's."""
     parallel: int
     """Tokens that one pass gives; 0: one after the other."""
     mask_id: int
@@ -59,35 +78,52 @@ class HeadConfig:
 def read_config(folder: Path) -> HeadConfig:
     """What a head's folder says of itself; StartError, one line, for anything broken."""
     try:
-        return _config(read_json(folder))
-    except (StartError, ValueError) as error:
+        return _config(read_json(folder), headers(folder))
+    except (StartError, ValueError, RecursionError) as error:
         raise StartError(f"head {folder}: {error}".splitlines()[0]) from error
 
 
-def _config(said: dict[str, Any]) -> HeadConfig:
-    """Of either layout; raises ValueError for what is not supported."""
+def _config(said: dict[str, Any], stored: Container[str]) -> HeadConfig:
+    """Of either layout; raises ValueError for what is not supported. `stored`: tensors' names."""
     whole = Fields(said)
-    kind = whole.text(KIND)
+    kind, name = whole.text(KIND), named(said)
     masked = any(whole.said.get(name) is not None for name in _MASK_IDS)
-    if kind is None:
-        if not is_named(said):
-            raise ValueError("config.json describes no EAGLE-3 head")
-        return _of(whole, whole, masked, residual=False)
-    if kind == "peagle" and not masked:
+    if (kind == "peagle" or name == PARALLEL) and not masked:
         raise ValueError("mask_token_id is missing")
+    if kind is None:
+        if name is None:
+            raise ValueError("config.json describes no EAGLE-3 head")
+        if not is_known(name):
+            raise ValueError(
+                f"heads of {name[:80]} are not supported; EAGLE-3's of Llama's kind are"
+            )
+        return _of(whole, whole, stored, masked=masked, residual=False)
     if kind not in KINDS:
         raise ValueError(f"speculators_model_type {kind!r} is not one of {', '.join(KINDS)}")
     layer = whole.inside("transformer_layer_config")
-    return _of(whole, layer, masked, residual=kind == "eagle3")
+    return _of(whole, layer, stored, masked=masked, residual=kind == "eagle3")
 
 
-def _of(whole: Fields, layer: Fields, masked: bool, *, residual: bool) -> HeadConfig:
+def _of(
+    whole: Fields, layer: Fields, stored: Container[str], *, masked: bool, residual: bool
+) -> HeadConfig:
     """`whole`: what is said of the head; `layer`: of its layers. `residual`: a default.
 
     `masked`: there is a token for masks, so that a pass drafts several tokens.
     """
     eagle = whole.inside("eagle_config")
-    _refuse(whole, layer, eagle)
+    _refuse(whole, layer)
+    _check_switches(eagle)
+    if whole.flag("tie_word_embeddings") and "lm_head.weight" not in stored:
+        raise ValueError("an output tied to embeddings (tie_word_embeddings) is not supported")
+
+    def flag(name: str, default: bool = False) -> bool:
+        return eagle.flag(name, whole.flag(name, default))
+
+    layers = 1
+    while layers < _MOST and f"layers.{layers}.{_ASKING}" in stored:
+        layers += 1
+    kinds = kinds_of(layer, layers)
     width = layer.count("hidden_size", most=1 << 16)
     heads = layer.count("num_attention_heads", most=1 << 10)
     vocab = layer.count("vocab_size", most=1 << 22)
@@ -98,44 +134,78 @@ def _of(whole: Fields, layer: Fields, masked: bool, *, residual: bool) -> HeadCo
         kv_heads=_dividing(layer.count("num_key_value_heads", heads, most=heads), heads),
         head_width=layer.count("head_dim", width // heads, most=1 << 12, even=True),
         inner=layer.count("intermediate_size", most=1 << 19),
-        layers=layer.count("num_hidden_layers", 1, most=16),
+        layers=layers,
+        said_layers=layer.count("num_hidden_layers", layers, most=1 << 10),
         vocab_size=vocab,
         draft_vocab_size=whole.count("draft_vocab_size", vocab, most=vocab),
         target_width=whole.count("target_hidden_size", width, most=1 << 16),
         states=_states(whole, eagle),
+        open_states="paceline" not in whole.said,
+        by_speculators=layer is not whole,
+        open_norm=whole.said.get(_NORM) is None and eagle.said.get(_NORM) is None,
         epsilon=layer.number("rms_norm_eps", 1e-6, least=0.0, most=1.0),
-        rope=rope_of(layer),
-        context=layer.count("max_position_embeddings", 2048, most=1 << 24),
-        norm_before_residual=whole.flag("norm_before_residual", residual),
-        norm_before_fc=eagle.flag("norm_before_fc", whole.flag("norm_before_fc")),
-        fc_norm=whole.flag("fc_norm"),
-        norm_output=whole.flag("norm_output"),
+        rope=rope_of(layer, kinds),
+        windows=windows_of(layer, kinds),
+        norm_before_residual=flag(_NORM, residual),
+        norm_before_fc=flag("norm_before_fc"),
+        fc_norm=flag("fc_norm"),
+        norm_output=flag("norm_output"),
         logit_scale=whole.number("logit_scale", 1.0, least=-1e6, most=1e6),
-        bias=layer.flag("attention_bias"),
+        bias=layer.flag("attention_bias") or "layers.0.self_attn.q_proj.bias" in stored,
+        head_norms="layers.0.self_attn.q_norm.weight" in stored
+        or (layer.text("model_type") == "qwen3" and not _is_llama(whole)),
         parallel=_parallel(whole) if masked else 0,
         mask_id=whole.count(mask, least=0, most=vocab - 1) if masked else 0,
         **_target(whole),
     )
 
 
+_NORM = "norm_before_residual"
 _MASK_IDS = ("mask_token_id", "pard_token", "ptd_token_id")
 
 
-def _refuse(whole: Fields, layer: Fields, eagle: Fields) -> None:
+_SWITCHES = {
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "next_layer_regular": True,
+}
+"""ModelOpt's, in `eagle_config`, and what they have to say."""
+_READ = ("eagle_aux_hidden_state_layer_ids", _NORM, "norm_before_fc", "fc_norm", "norm_output")
+_PARALLEL_STEPS = ("parallel_draft_step", "parallel_draft_heads_num_layers")
+
+
+def _check_switches(eagle: Fields) -> None:
+    """Raise ValueError for a switch that asks for something else, or that nobody knows."""
+    for name, value in _SWITCHES.items():
+        if eagle.flag(name, value) != value:
+            raise ValueError(f"eagle_config: {name} {str(not value).lower()} is not supported")
+    if eagle.count("parallel_draft_step", 1, most=64) > 1:
+        raise ValueError("eagle_config: parallel_draft_step above 1 is not supported")
+    for name, said in eagle.said.items():
+        if said and name not in (*_SWITCHES, *_READ, *_PARALLEL_STEPS):
+            raise ValueError(f"eagle_config: {name[:80]} is not known")
+
+
+def _is_llama(whole: Fields) -> bool:
+    """Whether the architecture says so, whatever the type of the layers says."""
+    name = named(whole.said)
+    return KIND not in whole.said and (name in LLAMA or (name or "").startswith("LlamaEagle3"))
+
+
+def _refuse(whole: Fields, layer: Fields) -> None:
     """Raise ValueError for what would compute something else than this package does."""
     kind = layer.text("model_type") or "llama"
-    if kind not in ("llama", "speculators"):
-        raise ValueError(f"layers of {kind} are not supported; those of llama are")
+    if kind not in ("llama", "qwen3", "speculators") and not _is_llama(whole):
+        raise ValueError(f"layers of {kind} are not supported; those of llama and qwen3 are")
     if (layer.text("hidden_act") or "silu") != "silu":
         raise ValueError(f"activation {layer.text('hidden_act')} is not supported; silu is")
     if layer.flag("mlp_bias"):
         raise ValueError("mlp_bias is not supported")
-    if not eagle.flag("use_aux_hidden_state", True):
-        raise ValueError("a head of the target's last states (use_aux_hidden_state false)")
-    if "quantization_config" in whole.said or "quantization_config" in layer.said:
-        one = whole if "quantization_config" in whole.said else layer
+    for one in (whole, layer):
         method = one.inside("quantization_config").text("quant_method")
-        if method != "compressed-tensors":
+        if one.said.get("quantization_config") and method != "compressed-tensors":
             raise ValueError(f"quantization {method} is not supported; compressed-tensors is")
 
 
@@ -147,7 +217,10 @@ def _dividing(count: int, heads: int) -> int:
 
 def _states(whole: Fields, eagle: Fields) -> tuple[int, ...] | None:
     name = "eagle_aux_hidden_state_layer_ids"
-    listed = whole.counts(name) or eagle.counts(name)
+    listed, inside = whole.counts(name), eagle.counts(name)
+    if listed and inside and listed != inside:
+        raise ValueError(f"{name}: {list(listed)}, and {list(inside)} in eagle_config")
+    listed = listed or inside
     count = whole.count("num_aux_hidden_states", len(listed) or 3, most=64)
     if count != (len(listed) or 3):
         raise ValueError(f"{name}: {len(listed)} layers, but num_aux_hidden_states {count}")
@@ -171,27 +244,3 @@ def _target(whole: Fields) -> dict[str, str | None]:
     own = whole.inside("paceline")
     named = whole.inside("speculators_config").inside("verifier").text("name_or_path")
     return {"target": own.text("target") or named, "target_weights": own.text("target_weights")}
-
-
-_ROPES = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-
-
-def rope_of(layer: Fields) -> dict[str, Any]:
-    """Rotary positions: `rope_type`, `rope_theta`, and what the type needs."""
-    given = next((n for n in ("rope_parameters", "rope_scaling") if layer.said.get(n)), "")
-    own = layer.inside(given) if given else Fields({})
-    kind = own.text("rope_type") or own.text("type") or "default"
-    if kind not in _ROPES:
-        raise ValueError(f"rope_type {kind!r} is not one of {', '.join(_ROPES)}")
-    for one in (layer, own):
-        if one.number("partial_rotary_factor", 1.0, least=0.0, most=1.0) != 1.0:
-            raise ValueError("partial_rotary_factor is not supported")
-    theta = own.number(
-        "rope_theta", layer.number("rope_theta", 1e4, least=1.0, most=1e12), least=1.0, most=1e12
-    )
-    numbers = {name: own.number(name, least=1e-3, most=1e9) for name in _ROPES[kind]}
-    return {"rope_type": kind, "rope_theta": theta, **numbers}

@@ -5,6 +5,7 @@ Of the target only configuration, tokenizer and, where the head has none, embedd
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ from services.engine.checkpoint.files import (
 )
 from services.engine.checkpoint.fingerprint import combine, file_digest
 from services.engine.checkpoint.saved_tensors import SavedTensors
-from services.engine.eagle.engine import EagleEngine, Target
+from services.engine.eagle.engine import EagleEngine, Table, Target
 from services.engine.eagle.layout import HeadConfig, read_config
-from services.engine.eagle.tensors import HeadTensors
-from services.engine.limits import check_layers, max_context
+from services.engine.eagle.readings import Reading, readings_of
+from services.engine.eagle.tensors import COLUMNS, EMBEDDINGS, HeadTensors
+from services.engine.limits import max_context
 from services.engine.number_formats import number_format
 from services.engine.spec import DTYPES, ModelSpec
 from services.engine.threads import pin
@@ -33,8 +35,9 @@ from services.engine.threads import pin
 if TYPE_CHECKING:
     from torch import Tensor
 
-_EMBEDDINGS = "embed_tokens.weight"
-_OF_TARGET = "model.embed_tokens.weight"
+_log = logging.getLogger(__name__)
+_PADDING = 512
+"""Rows by which vocabularies of one tokenizer differ, at most."""
 
 
 def load_head(spec: ModelSpec) -> EagleEngine:
@@ -57,16 +60,17 @@ def load_head(spec: ModelSpec) -> EagleEngine:
         made = f"head {folder}: was made for {config.target}"
         require_weights(made, config.target_weights, name, weights)
     described = read_target(source, name)
-    states = check_target(folder, config, described.get_text_config(), name)
-    tensors = HeadTensors(folder, config, len(states))
-    embeddings = _embeddings(folder, config, tensors, source, spec)
+    readings = check_target(folder, config, described.get_text_config(), name)
+    tensors = HeadTensors(folder, config, len(readings[0].layers))
+    table = Table(
+        *(_table(folder, config, tensors, source, spec, n) for n in (EMBEDDINGS, COLUMNS))
+    )
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     digests = [file_digest(file, cache / "digests") for file in files]
     target = _target(source, described, name)
+    _log.info("head %s is read with %s", folder, "; or with ".join(map(str, readings)))
     fingerprint = combine(*digests, weights, spec.dtype)
-    return _engine(
-        config, tensors, embeddings, target, spec, states=states, fingerprint=fingerprint
-    )
+    return _engine(config, tensors, table, target, spec, readings=readings, fingerprint=fingerprint)
 
 
 def _engine(*args: Any, **named: Any) -> EagleEngine:
@@ -84,41 +88,48 @@ def _source(folder: Path, name: str) -> Path:
         raise StartError(f"head {folder}: its target: {error}") from error
 
 
-def check_target(folder: Path, config: HeadConfig, target: Any, name: str) -> tuple[int, ...]:
-    """The target's states that the head reads; StartError for a target that it is not for."""
+def check_target(folder: Path, config: HeadConfig, target: Any, name: str) -> list[Reading]:
+    """The ways to read the head; StartError for a target that it is not for."""
     made = f"head {folder}: is not for {name}"
-    for what, own, other in (
-        ("width", config.target_width, target.hidden_size),
-        ("vocabulary", config.vocab_size, target.vocab_size),
-    ):
-        if own != other:
-            raise StartError(f"{made}: a {what} of {own}, but {name} has one of {other}")
-    count = target.num_hidden_layers
-    states = config.states or (2, count // 2, count - 3)
+    own, other = config.target_width, target.hidden_size
+    if own != other:
+        raise StartError(f"{made}: a width of {own}, but {name} has one of {other}")
+    own, other = config.vocab_size, target.vocab_size
+    if abs(own - other) > min(_PADDING, max(own, other) // 64):
+        raise StartError(f"{made}: a vocabulary of {own}, but {name} has one of {other}")
+    depth = target.num_hidden_layers
+    if config.said_layers not in (config.layers, depth):
+        raise StartError(
+            f"head {folder}: num_hidden_layers is {config.said_layers}, "
+            f"but {config.layers} of them are stored"
+        )
     try:
-        check_layers(states, count, name)
+        return readings_of(config, depth, name)
     except StartError as error:
         raise StartError(f"{made}: {error}") from error
-    return states
 
 
-def _embeddings(
-    folder: Path, config: HeadConfig, tensors: HeadTensors, source: Path, spec: ModelSpec
+def _table(
+    folder: Path, config: HeadConfig, tensors: HeadTensors, source: Path, spec: ModelSpec, name: str
 ) -> Tensor:
-    """The head's own, or the target's."""
-    if _EMBEDDINGS in tensors:
-        return tensors(_EMBEDDINGS)
+    """The head's own embeddings or output, or the target's."""
+    if name in tensors:
+        return tensors(name)
+    what = "embeddings" if name == EMBEDDINGS else "output"
     try:
         if source.suffix == ".gguf":
-            found = gguf_model.read_embeddings(source, number_format(spec.dtype).read)
+            read = gguf_model.read_embeddings if name == EMBEDDINGS else gguf_model.read_output
+            found = read(source, number_format(spec.dtype).read)
         else:
-            found = SavedTensors(source)(_OF_TARGET)
+            saved = SavedTensors(source)
+            found = saved.embeddings() if name == EMBEDDINGS else saved.output()
     except (ValueError, OSError) as error:
-        raise StartError(f"head {folder}: has no embeddings, and {error}") from error
-    wanted = (config.vocab_size, config.width)
-    if tuple(found.shape) != wanted or not found.is_floating_point():
+        raise StartError(f"head {folder}: has no {what}, and {error}") from error
+    fits = found.dim() == 2 and found.shape[1] == config.width and found.is_floating_point()
+    if not fits or abs(len(found) - config.vocab_size) > _PADDING:
+        wanted = [config.vocab_size, config.width]
         raise StartError(
-            f"head {folder}: its target's embeddings are {list(found.shape)}, not {list(wanted)}"
+            f"head {folder}: its target's {what} are {list(found.shape)}, not {wanted}"
         )
     return found
 

@@ -31,7 +31,8 @@ class Fed:
         placed = place(segment, EagleCache)
         self.cache, self.past, self.count = placed.cache, placed.past, placed.count
         self.base, self.parents = placed.base, placed.parents
-        self.positions = placed.positions
+        self._places = placed.places
+        self.positions = self._places[-self.count :]
         self.token_ids, self.logits_from = segment.token_ids, segment.logits_from
         self.features: list[Tensor | None] = []
         """Of each row; None until its parent was computed."""
@@ -101,6 +102,12 @@ class Fed:
         if start is not None:
             yield start, self.count
 
+    def key_positions(self, stop: int) -> NDArray[np.int64]:
+        """Of the tokens in memory up to row `stop`, counted from the first one in a text."""
+        before, hidden = max(0, self.base - self.void), max(0, self.void - self.base)
+        places = np.asarray(self._places[hidden : self.past + stop - self.base], np.int64)
+        return np.concatenate((np.arange(before), places - self.void))
+
     def seen(self, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Bool [stop - start, tokens in memory up to stop]; None where these form a chain."""
         if self.parents is None:
@@ -156,14 +163,20 @@ class Run:
         """Whether a place in memory is a position, counted from the first row that is not void."""
         return self.seen is None
 
-    def first_seen(self, row: int, window: int) -> int:  # noqa: ARG002
-        """No head has windows."""
-        return 0
+    def first_seen(self, row: int, window: int) -> int:
+        """The first place in memory that any of the rows from `row` on may see in a window."""
+        start = self.past + row if self.chained else max(0, self.fed.base - self.fed.void)
+        return max(0, start + 1 - window)
 
-    def visible(self, window: int | None) -> Tensor:  # noqa: ARG002
+    def visible(self, window: int | None) -> Tensor:
         """Bool [count, past + count]."""
-        assert self.seen is not None
-        return torch.from_numpy(self.seen)
+        seen = self.seen
+        if seen is None:
+            seen = np.tri(self.count, self.past + self.count, self.past, bool)
+        if window is not None:
+            keys = self.fed.key_positions(self.stop)
+            seen = seen & (keys > keys[-self.count :, None] - window)
+        return torch.from_numpy(seen)
 
     def reach(self, key: Tensor, value: Tensor) -> Memory:
         """The memory, with room for these rows."""

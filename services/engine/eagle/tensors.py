@@ -6,7 +6,6 @@ before anything is allocated; values when they are read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,19 +13,11 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 from services.engine.eagle.layout import HeadConfig
+from services.engine.eagle.stored import Stored, headers
 from services.engine.limits import free_memory
 
-_FILES = 64
+EMBEDDINGS, COLUMNS = "embed_tokens.weight", "lm_head.weight"
 _FLOATS = ("F32", "BF16", "F16")
-_IGNORED = ("t2d", "verifier_", "rotary_emb.inv_freq")
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    file: Path
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class HeadTensors:
@@ -40,7 +31,9 @@ class HeadTensors:
         self._folder = folder
         self._wanted = _shapes(config, states)
         try:
-            self._stored = _headers(folder, masked=config.parallel > 0)
+            self._stored = headers(folder)
+            if not config.parallel:
+                self._stored.pop("mask_hidden", None)
             self._check(config)
         except (StartError, ValueError) as error:
             raise StartError(f"head {folder}: {error}".splitlines()[0]) from error
@@ -64,17 +57,23 @@ class HeadTensors:
     def head_ids(self, config: HeadConfig) -> tuple[Tensor, Tensor | None]:
         """The tokens of the logits' columns, ascending; and in which order columns are then.
 
-        None where they are in this order.
+        None where they are in this order. `d2t` says how far a column's token is from its number,
+        or which it is; `t2d`, if there, says which of both.
         """
         count = config.draft_vocab_size
         if "d2t" not in self:
             return torch.arange(count), None
-        ids = torch.arange(count) + self._read("d2t").to(torch.int64)
-        ids, order = ids.sort()
-        known = int(ids[0]) >= 0 and int(ids[-1]) < config.vocab_size
-        if not known or not bool((ids.diff() > 0).all()):
-            raise StartError(f"head {self._folder}: d2t does not name {count} tokens, each once")
-        return ids, None if bool((order.diff() > 0).all()) else order
+        said = self._read("d2t").to(torch.int64)
+        marked = self._read("t2d").nonzero().flatten() if "t2d" in self else None
+        for ids, order in ((torch.arange(count) + said).sort(), said.sort()):
+            once = bool((ids.diff() > 0).all())
+            known = once and int(ids[0]) >= 0 and int(ids[-1]) < config.vocab_size
+            if known and (marked is None or torch.equal(ids, marked)):
+                return ids, None if bool((order.diff() > 0).all()) else order
+        proved = "" if marked is None else ", those that t2d marks"
+        raise StartError(
+            f"head {self._folder}: d2t does not name {count} tokens, each once{proved}"
+        )
 
     def _read(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open
@@ -90,7 +89,9 @@ class HeadTensors:
     def _check(self, config: HeadConfig) -> None:
         for name, stored in self._stored.items():
             self._check_one(name, stored)
-        optional = ("embed_tokens.weight", "d2t")
+        optional = [EMBEDDINGS, "d2t", "t2d"]
+        if config.draft_vocab_size == config.vocab_size:
+            optional.append(COLUMNS)
         lacking = [
             n
             for n in self._wanted
@@ -104,7 +105,7 @@ class HeadTensors:
         if size > free_memory():
             raise ValueError(f"its tensors take {size / 1e9:.1f} GB, more than is free")
 
-    def _check_one(self, name: str, stored: _Stored) -> None:
+    def _check_one(self, name: str, stored: Stored) -> None:
         of = name.removesuffix("_scale")
         if of not in self._wanted or (of != name and not name.endswith(".weight_scale")):
             raise ValueError(f"tensor {stored.name} is none of a head's")
@@ -124,12 +125,14 @@ def _kinds(name: str) -> tuple[str, ...]:
     """The dtypes that a tensor may have."""
     if name == "d2t":
         return "I64", "I32"
+    if name == "t2d":
+        return "BOOL", "U8"
     matrix = name.endswith(("proj.weight", "fc.weight", "lm_head.weight"))
     return (*_FLOATS, "I8") if matrix else _FLOATS
 
 
-def _bytes(stored: _Stored) -> int:
-    size = {"I64": 8, "F32": 4, "I32": 4, "I8": 1}.get(stored.dtype, 2)
+def _bytes(stored: Stored) -> int:
+    size = {"I64": 8, "F32": 4, "I32": 4, "I8": 1, "BOOL": 1, "U8": 1}.get(stored.dtype, 2)
     for extent in stored.shape:
         size *= extent
     return size
@@ -144,11 +147,12 @@ def _shapes(config: HeadConfig, states: int) -> dict[str, tuple[int, ...]]:
     """Every tensor that a head may have."""
     width, read = config.width, states * config.target_width
     wanted: dict[str, tuple[int, ...]] = {
-        "embed_tokens.weight": (config.vocab_size, width),
+        EMBEDDINGS: (config.vocab_size, width),
         "fc.weight": (width, read),
         "norm.weight": (width,),
-        "lm_head.weight": (config.draft_vocab_size, width),
+        COLUMNS: (config.draft_vocab_size, width),
         "d2t": (config.draft_vocab_size,),
+        "t2d": (config.vocab_size,),
     }
     if config.norm_before_fc:
         wanted["input_norm.weight"] = (read,)
@@ -178,56 +182,9 @@ def _layer_shapes(config: HeadConfig, number: int) -> dict[str, tuple[int, ...]]
     }
     if not number:
         shapes["hidden_norm.weight"] = (width,)
+    if config.head_norms:
+        shapes |= {f"self_attn.{name}_norm.weight": (config.head_width,) for name in "qk"}
     if config.bias:
         outputs = {"q_proj": asked, "k_proj": kept, "v_proj": kept, "o_proj": width}
         shapes |= {f"self_attn.{name}.bias": (size,) for name, size in outputs.items()}
     return {f"layers.{number}.{name}": shape for name, shape in shapes.items()}
-
-
-def _headers(folder: Path, *, masked: bool) -> dict[str, _Stored]:
-    """What the folder's safetensors hold, by the names of the first layout."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
-        why = "; pickled files are not read" if pickled else ""
-        raise ValueError(f"no *.safetensors in the folder{why}")
-    if len(files) > _FILES:
-        raise ValueError(f"{len(files)} files of tensors")
-    found: dict[str, _Stored] = {}
-    for file in files:
-        for stored in _of_file(file):
-            name = _usual(stored.name)
-            if name.startswith(_IGNORED) or name.endswith(_IGNORED):
-                continue
-            if name == "mask_hidden" and not masked:
-                continue
-            if name in found:
-                raise ValueError(f"tensor {stored.name} is there twice")
-            found[name] = _flattened(name, stored)
-    return found
-
-
-def _usual(name: str) -> str:
-    name = name.removeprefix("model.")
-    return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
-
-
-def _flattened(name: str, stored: _Stored) -> _Stored:
-    """The mask's states are [1, 1, n] in some files."""
-    if name != "mask_hidden" or not stored.shape or set(stored.shape[:-1]) - {1}:
-        return stored
-    return _Stored(stored.file, stored.name, stored.dtype, stored.shape[-1:])
-
-
-def _of_file(file: Path) -> list[_Stored]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return [
-                _Stored(file, name, one.get_dtype(), tuple(one.get_shape()))
-                for name, one in slices.items()
-            ]
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file.name}: {error}") from error

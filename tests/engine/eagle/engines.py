@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.engine.eagle.engine import EagleEngine, Target
+from services.engine.eagle.engine import EagleEngine, Table, Target
 from services.engine.eagle.layout import HeadConfig
 from services.engine.eagle.layout import _config as config_of
+from services.engine.eagle.readings import readings_of
 from services.engine.spec import ModelSpec
 from tests.engine.eagle.kit import Made
 
@@ -37,13 +38,13 @@ def config(made: Made) -> HeadConfig:
         count = said.pop("parallel")
         methods = {"proposal_methods": [{"speculative_tokens": count}]}
         said |= {"speculators_config": methods}
-    return config_of(said)
+    return config_of(said, made.tensors)
 
 
 def engine(made: Made, capacity: int = 4096, **told: Any) -> EagleEngine:
     spec = ModelSpec("head", kv_capacity_tokens=capacity, **told)
     own = config(made)
-    target = Target(4, own.target_width, own.vocab_size, own.context)
-    embeddings = made.tensors["embed_tokens.weight"]
-    states = own.states or (1, 2, 4)
-    return EagleEngine(own, InMemory(made), embeddings, target, spec, states=states)
+    target = Target(4, own.target_width, own.vocab_size, made.shape["max_position_embeddings"])
+    table = Table(made.tensors["embed_tokens.weight"], made.tensors["lm_head.weight"])
+    readings = readings_of(own, 4, "target")
+    return EagleEngine(own, InMemory(made), table, target, spec, readings=readings)

@@ -105,6 +105,8 @@ def _fill(made: Made, drawn: torch.Generator) -> None:
         vector(f"{layer}.post_attention_layernorm.weight", width)
         if not number:
             vector(f"{layer}.hidden_norm.weight", width)
+        for name in "qk" if shape.get("model_type") == "qwen3" else "":
+            vector(f"{layer}.self_attn.{name}_norm.weight", made.head_width)
     count = head["draft_vocab_size"]
     if count < shape["vocab_size"]:
         ids = torch.randperm(shape["vocab_size"], generator=drawn)[:count].sort().values
@@ -193,7 +195,8 @@ class Reference:
         self.w = {name: one.double() for name, one in made.tensors.items() if name != "t2d"}
 
     def norm(self, row: Tensor, name: str) -> Tensor:
-        scale = (row.square().mean() + self.made.shape["rms_norm_eps"]).rsqrt()
+        """Of rows [..., d]."""
+        scale = (row.square().mean(-1, keepdim=True) + self.made.shape["rms_norm_eps"]).rsqrt()
         scaled: Tensor = row * scale * self.w[name]
         return scaled
 
@@ -253,10 +256,15 @@ class Reference:
             return self.w[f"{stem}.weight"] @ taken + self.w.get(f"{stem}.bias", 0.0)
 
         queries, keys, values = (product(name).view(-1, width) for name in "qkv")
+        if shape.get("model_type") == "qwen3":
+            queries = self.norm(queries, f"layers.{number}.self_attn.q_norm.weight")
+            keys = self.norm(keys, f"layers.{number}.self_attn.k_norm.weight")
         row.keys.append(self._turned(keys, row.position - 1))
         row.values.append(values)
         queries = self._turned(queries, row.position - 1)
         seen = [one for one in _path(row) if one.lives]
+        if "layer_types" in shape and shape["layer_types"][number] == "sliding_attention":
+            seen = seen[-shape["sliding_window"] :]
         groups = shape["num_attention_heads"] // shape["num_key_value_heads"]
         out = []
         for head, query in enumerate(queries):

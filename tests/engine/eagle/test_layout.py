@@ -93,6 +93,127 @@ def test_columns_in_any_order_are_sorted(target: Path, tmp_path: Path) -> None:
     assert torch.equal(*(said(load(one, target)) for one in (folder, plain)))
 
 
+@pytest.mark.parametrize("proof", [True, False])
+def test_ids_may_be_said_as_they_are_where_that_is_sure(
+    proof: bool, target: Path, tmp_path: Path
+) -> None:
+    """With t2d always; without it, where they cannot be distances."""
+    ids = MADE.tensors["t2d"].nonzero().flatten()
+    assert int(ids[-1]) + 39 >= 320
+    tensors = MADE.tensors | {"d2t": ids}
+    if not proof:
+        del tensors["t2d"]
+    engine = load(kit.save_speculators(kit.Made(MADE.shape, MADE.head, tensors), tmp_path), target)
+    assert engine.head_ids is not None
+    assert torch.equal(engine.head_ids, ids)
+
+
+def test_what_t2d_marks_decides_between_two_tables_that_both_could_be(
+    target: Path, tmp_path: Path
+) -> None:
+    said = torch.arange(40) * 2
+    for ids in (said, said + torch.arange(40)):
+        marked = torch.zeros(320, dtype=torch.bool).index_fill_(0, ids, True)
+        tensors = MADE.tensors | {"d2t": said, "t2d": marked}
+        folder = kit.save_speculators(kit.Made(MADE.shape, MADE.head, tensors), tmp_path)
+        engine = load(folder, target)
+        assert engine.head_ids is not None
+        assert torch.equal(engine.head_ids, ids)
+
+
+@pytest.mark.parametrize("rows", [316, 324])
+@pytest.mark.parametrize("columns", [40, 0])
+def test_vocabularies_may_be_padded_otherwise_than_the_targets(
+    rows: int, columns: int, target: Path, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 64, "vocab_size": rows}
+    made = make(shape=shape, draft_vocab_size=columns or rows)
+    folder = kit.save_specforge(made, tmp_path / "head")
+    engine = load(folder, target)
+    assert engine.vocab_size == 320
+    marked = made.tensors["t2d"].nonzero().flatten() if columns else torch.arange(rows)
+    assert engine.head_ids is not None
+    assert torch.equal(engine.head_ids, marked[marked < 320])
+    cache = engine.new_cache(9)
+    cache.anchor(0, states(5, made))
+    [logits] = engine.forward([Segment(cache, [*tokens(4, vocab=300), 319, 318])])
+    assert bool(logits.isfinite().all())
+    reference, row = kit.Reference(made), None
+    known = states(5, made)
+    for position, token in enumerate(tokens(4, vocab=300)):
+        state = known[position - 1] if position else None
+        row = reference.compute(kit.Row(token, position, row, state))
+    assert row is not None
+    assert row.logits is not None
+    wanted = row.logits.float()[marked < 320]
+    torch.testing.assert_close(logits[3], wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_columns_of_padding_alone_are_refused(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "vocab_size": 324}, draft_vocab_size=2)
+    made.tensors["d2t"] = torch.tensor([321, 321])
+    del made.tensors["t2d"]
+    with pytest.raises(StartError, match="stand for no token of its target"):
+        load(kit.save_specforge(made, tmp_path / "head"), target)
+
+
+def test_a_vocabulary_of_another_model_is_no_padding(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "vocab_size": 326})
+    with pytest.raises(StartError, match="vocabulary of 326"):
+        load(kit.save_specforge(made, tmp_path / "head"), target)
+
+
+def test_an_output_that_a_head_lacks_is_the_targets(target: Path, tmp_path: Path) -> None:
+    columns = load_file(target / "model.safetensors")["lm_head.weight"]
+    full = make(shape={"hidden_size": 64}, draft_vocab_size=320)
+    own = kit.Made(full.shape, full.head, full.tensors | {"lm_head.weight": columns})
+    bare = {name: one for name, one in own.tensors.items() if name != "lm_head.weight"}
+    folders = [
+        kit.save_specforge(kit.Made(full.shape, full.head, tensors), tmp_path / str(number))
+        for number, tensors in enumerate((own.tensors, bare))
+    ]
+    assert torch.equal(*(said(load(folder, target)) for folder in folders))
+
+
+def test_layers_are_those_stored_where_the_number_is_the_targets(
+    target: Path, tmp_path: Path
+) -> None:
+    whole = load(kit.save_specforge(MADE, tmp_path / "one"), target)
+    copied = load(kit.save_specforge(MADE, tmp_path / "four", num_hidden_layers=4), target)
+    assert torch.equal(said(whole), said(copied))
+    assert copied.budget.layers == 1
+
+
+def test_biases_are_read_where_they_are_stored(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64, "attention_bias": True})
+    rows = []
+    for told in (True, None):
+        folder = kit.save_specforge(made, tmp_path / str(told), attention_bias=told)
+        rows.append(said(load(folder, target)))
+    assert torch.equal(*rows)
+
+
+@pytest.mark.parametrize("name", ["Eagle3DeepseekV2ForCausalLM", "DFlashDraftModel", "EagleModel"])
+def test_heads_of_other_kinds_are_no_draft_models_and_refused_by_name(
+    name: str, target: Path, tmp_path: Path
+) -> None:
+    folder = kit.save_specforge(MADE, tmp_path, architectures=[name])
+    assert is_head(folder)
+    with pytest.raises(StartError, match=f"heads of {name} are not supported"):
+        load(folder, target)
+
+
+def test_the_parallel_heads_of_specforge_need_their_mask(target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64}, parallel=4, mask_token_id=7)
+    told = {"architectures": ["PEagleDraftModel"], "parallel_drafting": True, "num_depths": 3}
+    folder = kit.save_specforge(made, tmp_path / "head", **told)
+    assert is_head(folder)
+    assert load(folder, target).parallel == 3
+    folder = kit.save_specforge(made, tmp_path / "none", **told, mask_token_id=None)
+    with pytest.raises(StartError, match="mask_token_id is missing"):
+        load(folder, target)
+
+
 def test_int8_weights_with_scales_are_read(target: Path, tmp_path: Path) -> None:
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, torch.Tensor] = {}
@@ -152,12 +273,16 @@ def test_heads_are_told_from_models(target: Path, tmp_path: Path) -> None:
     for save in LAYOUTS:
         assert is_head(str(save(MADE, tmp_path / save.__name__)))
     assert not is_head(str(target))
-    for content in ("", "[]", "{", "[" * 100_000, "{}", '{"architectures": "x"}'):
+    seeing = '{"architectures": ["Eagle2_5_VLForConditionalGeneration"]}'
+    for content in (seeing, "", "[]", "{", "[" * 100_000, "{}", '{"architectures": "x"}'):
         (tmp_path / "config.json").write_text(content)
         assert not is_head(str(tmp_path))
 
 
 # --- Folders that are wrong -----------------------------------------------------------------
+
+
+_OF_LAYERS = ("rope", "mlp", "sliding", "use_sliding", "layer_types", "partial")
 
 
 def _config(**changed: Any) -> Callable[[Path], None]:
@@ -167,9 +292,21 @@ def _config(**changed: Any) -> Callable[[Path], None]:
         said = json.loads((folder / "config.json").read_text())
         layer = said["transformer_layer_config"]
         for name, value in changed.items():
-            place = layer if name in layer or name.startswith(("rope", "mlp")) else said
+            place = layer if name in layer or name.startswith(_OF_LAYERS) else said
             place[name] = value
         (folder / "config.json").write_text(json.dumps(said))
+
+    return spoil
+
+
+def _switch(**switches: Any) -> Callable[[Path], None]:
+    return _config(eagle_config=switches)
+
+
+def _both(*spoils: Callable[[Path], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        for one in spoils:
+            one(folder)
 
     return spoil
 
@@ -235,7 +372,8 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "heads": (_config(num_attention_heads=0), "num_attention_heads"),
     "K/V heads": (_config(num_key_value_heads=4), "do not share"),
     "layers": (_config(num_hidden_layers=1000), "num_hidden_layers"),
-    "one layer more": (_config(num_hidden_layers=2), "tensors are missing"),
+    "one layer more": (_config(num_hidden_layers=2), "is 2, but 1 of them"),
+    "no layer": (_config(num_hidden_layers=0), "num_hidden_layers 0"),
     "vocabulary": (_config(vocab_size=321), "vocabulary of 321|embed_tokens"),
     "draft vocabulary": (_config(draft_vocab_size=400), "draft_vocab_size"),
     "another width": (_config(target_hidden_size=48), "width of 48"),
@@ -256,8 +394,40 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "activation": (_config(hidden_act="gelu"), "gelu"),
     "biases": (_config(mlp_bias=True), "mlp_bias"),
     "a flag": (_config(norm_before_residual="yes"), "norm_before_residual"),
-    "layers of another kind": (_config(model_type="qwen3"), "qwen3"),
-    "last states": (_config(eagle_config={"use_aux_hidden_state": False}), "last states"),
+    "layers of another kind": (_config(model_type="gemma2"), "layers of gemma2"),
+    "Qwen's without its norms": (_config(model_type="qwen3"), "missing, first .*q_norm"),
+    "last states": (_switch(use_aux_hidden_state=False), "use_aux_hidden_state false"),
+    "bare embeddings": (_switch(use_input_layernorm_in_first_layer=False), "first_layer false"),
+    "no last norm": (_switch(use_last_layernorm=False), "use_last_layernorm false"),
+    "a third norm": (_switch(use_mtp_layernorm=True), "use_mtp_layernorm true"),
+    "other layers": (_switch(next_layer_regular=False), "next_layer_regular false"),
+    "steps at once": (_switch(parallel_draft_step=4), "parallel_draft_step above 1"),
+    "a switch that is none": (_switch(use_last_layernorm=1), "neither true nor false"),
+    "a new switch": (_switch(use_seventh_sense=True), "use_seventh_sense is not known"),
+    "states told twice": (
+        _switch(eagle_aux_hidden_state_layer_ids=[0, 2, 4]),
+        r"\[1, 2, 4\], and \[0, 2, 4\] in eagle_config",
+    ),
+    "a window that nobody sees": (
+        _config(use_sliding_window=True, sliding_window=9),
+        "no layer_types say",
+    ),
+    "no window": (_config(layer_types=["sliding_attention"]), "sliding_window is missing"),
+    "a window that is off": (
+        _config(layer_types=["sliding_attention"], use_sliding_window=False, sliding_window=9),
+        "use_sliding_window is false",
+    ),
+    "attention of another kind": (_config(layer_types=["linear_attention"]), "linear_attention"),
+    "no kinds of layers": (_config(layer_types=[]), "layer_types"),
+    "rope of other layers": (
+        _config(rope_parameters={"sliding_attention": {"rope_theta": 1e6}}),
+        "is told of sliding_attention, and not of full_attention",
+    ),
+    "yarn's numbers": (_config(rope_scaling={"type": "yarn", "factor": 4, "beta_fast": 1}), "yarn"),
+    "dynamic rope": (_config(rope_scaling={"type": "dynamic", "factor": 4}), "dynamic"),
+    "part of a rotation": (_config(partial_rotary_factor=0.5), "partial_rotary"),
+    "tied": (_both(_config(tie_word_embeddings=True), _tensors(lm_head__weight=None)), "tied"),
+    "no output": (_tensors(lm_head__weight=None), "missing, first lm_head.weight"),
     "quantized": (_config(quantization_config={"quant_method": "awq"}), "awq"),
     "a tensor less": (_tensors(norm__weight=None), "missing, first norm.weight"),
     "no ids": (_tensors(d2t=None), "d2t is missing"),
@@ -269,6 +439,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "no number": (_tensors(lm_head__weight=_nan), "not finite"),
     "ids beyond": (_tensors(d2t=lambda one: one + 300), "each once"),
     "ids below": (_tensors(d2t=lambda one: one - 300), "each once"),
+    "other ids": (_tensors(d2t=lambda one: one + 1), "those that t2d marks"),
     "ids twice": (_tensors(d2t=lambda one: -torch.arange(40)), "each once"),
     "truncated": (_truncated, "model.safetensors"),
     "a huge header": (_huge_header, "model.safetensors"),

@@ -27,6 +27,15 @@ VARIANTS = {
     "scaled": make(logit_scale=0.5, shape={"rope_parameters": LLAMA3}),
     "biases, wide heads": make(shape={"attention_bias": True, "head_dim": 16}),
     "two layers": make(shape={"num_hidden_layers": 2}, norm_before_residual=False),
+    "norms of heads": make(shape={"model_type": "qwen3", "head_dim": 16}),
+    "a window": make(shape={"layer_types": ["sliding_attention"], "sliding_window": 3}),
+    "a window and none": make(
+        shape={
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 3,
+        }
+    ),
     "another width": make(target_hidden_size=32, draft_vocab_size=320),
 }
 
@@ -100,8 +109,9 @@ def test_a_text_is_read_token_by_token_as_the_equations_say(made: Made) -> None:
     assert len(world.rows) == world.cache.length == 13
 
 
-def test_trees_of_many_sessions_and_long_rows_are_read_at_once() -> None:
-    worlds = [World(VARIANTS["norm after the residual"]) for _ in range(4)]
+@pytest.mark.parametrize("which", ["norm after the residual", "a window", "two layers"])
+def test_trees_of_many_sessions_and_long_rows_are_read_at_once(which: str) -> None:
+    worlds = [World(VARIANTS[which]) for _ in range(4)]
     for world in worlds[1:]:
         world.engine, world.cache = worlds[0].engine, worlds[0].engine.new_cache(200)
     worlds[0].anchor(0, 30)
@@ -321,7 +331,10 @@ def kept(world: World, random: Random, *, branch: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_a_drafter_does_every_row_is_that_of_the_equations(seed: int) -> None:
-    world, random = World(make(seed, shape={"num_hidden_layers": 1 + seed % 2})), Random(seed)
+    layers = {"num_hidden_layers": 1 + seed % 2}
+    windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 2 + seed}
+    world = World(make(seed, shape=layers | (windows if seed % 4 > 1 else {})))
+    random = Random(seed)
     for _ in range(40):
         if world.cache.length > 55:
             if world.cache._tree is not None:
