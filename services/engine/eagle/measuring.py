@@ -136,7 +136,10 @@ def _prompts(target: Engine) -> list[list[int]]:
 def _answers(
     target: HiddenStates, layers: Sequence[int], prompts: Sequence[list[int]], late: Late
 ) -> list[_Answer]:
-    target.watch(layers)
+    try:
+        target.watch(layers)
+    except StartError as error:
+        raise ValueError(f"no states: {error}") from error
     caches: list[KVCache] = []
     try:
         for prompt in prompts:
