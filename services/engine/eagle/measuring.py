@@ -21,6 +21,7 @@ from torch import Tensor
 from services.contract.errors import Overloaded, StartError
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.engine.port import Capability, Segment, freed_on_error
+from services.engine.stages import stage
 
 if TYPE_CHECKING:
     from services.engine.eagle.engine import EagleEngine
@@ -83,6 +84,7 @@ def settle(
 
     Raises StartError where that is less than `floor`, of 1.
     """
+    stage(f"measures the head {head.model_id}")
     try:
         until = clock() + MOST_S
         found = agreements(head, target, lambda: clock() > until)
