@@ -117,9 +117,6 @@ def _of(
     if whole.flag("tie_word_embeddings") and "lm_head.weight" not in stored:
         raise ValueError("an output tied to embeddings (tie_word_embeddings) is not supported")
 
-    def flag(name: str, default: bool = False) -> bool:
-        return eagle.flag(name, whole.flag(name, default))
-
     layers = 1
     while layers < _MOST and f"layers.{layers}.{_ASKING}" in stored:
         layers += 1
@@ -146,10 +143,7 @@ def _of(
         epsilon=layer.number("rms_norm_eps", 1e-6, least=0.0, most=1.0),
         rope=rope_of(layer, kinds),
         windows=windows_of(layer, kinds),
-        norm_before_residual=flag(_NORM, residual),
-        norm_before_fc=flag("norm_before_fc"),
-        fc_norm=flag("fc_norm"),
-        norm_output=flag("norm_output"),
+        **_norms(whole, eagle, residual),
         logit_scale=whole.number("logit_scale", 1.0, least=-1e6, most=1e6),
         bias=layer.flag("attention_bias") or "layers.0.self_attn.q_proj.bias" in stored,
         head_norms="layers.0.self_attn.q_norm.weight" in stored
@@ -239,7 +233,13 @@ def _parallel(whole: Fields) -> int:
     )
 
 
-def _target(whole: Fields) -> dict[str, str | None]:
+def _norms(whole: Fields, eagle: Fields, residual: bool) -> dict[str, Any]:
+    """Which there are, and where; `residual`: a default."""
+    defaults = {_NORM: residual, "norm_before_fc": False, "fc_norm": False, "norm_output": False}
+    return {n: eagle.flag(n, whole.flag(n, default)) for n, default in defaults.items()}
+
+
+def _target(whole: Fields) -> dict[str, Any]:
     """The model that the head drafts for, if it says, and the digest of that one's weights."""
     own = whole.inside("paceline")
     named = whole.inside("speculators_config").inside("verifier").text("name_or_path")

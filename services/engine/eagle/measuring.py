@@ -21,6 +21,7 @@ from torch import Tensor
 from services.contract.errors import Overloaded, StartError
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.engine.port import Capability, Segment, freed_on_error
+from services.engine.stages import stage
 
 if TYPE_CHECKING:
     from services.engine.eagle.engine import EagleEngine
@@ -83,6 +84,7 @@ def settle(
 
     Raises StartError where that is less than `floor`, of 1.
     """
+    stage(f"measures the head {head.model_id}")
     try:
         until = clock() + MOST_S
         found = agreements(head, target, lambda: clock() > until)
@@ -136,7 +138,10 @@ def _prompts(target: Engine) -> list[list[int]]:
 def _answers(
     target: HiddenStates, layers: Sequence[int], prompts: Sequence[list[int]], late: Late
 ) -> list[_Answer]:
-    target.watch(layers)
+    try:
+        target.watch(layers)
+    except StartError as error:
+        raise ValueError(f"no states: {error}") from error
     caches: list[KVCache] = []
     try:
         for prompt in prompts:

@@ -17,6 +17,7 @@ from services.engine.eagle.loading import load_head
 from services.engine.eagle.measuring import LEAST, LENGTH, QUESTIONS, agreements, settle
 from services.engine.eagle.readings import Reading
 from services.engine.native import NativeEngine
+from services.engine.native import states as native
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit
 from tests.engine.eagle.kit import Made, make
@@ -147,7 +148,11 @@ def test_a_slow_target_writes_less(target: NativeEngine, folder: Path, tmp_path:
     assert first.share > 0.8
 
 
-@pytest.mark.parametrize("lacks", ["states", "tokenizer", "room", "context"])
+def _no_stack(model: object) -> str:
+    raise StartError(f"{type(model).__name__}: 0 stacks")
+
+
+@pytest.mark.parametrize("lacks", ["states", "layers", "tokenizer", "room", "context"])
 def test_where_nothing_can_be_measured_a_head_is_read_as_is_likeliest(
     folder: Path,
     tmp_path: Path,
@@ -161,6 +166,8 @@ def test_where_nothing_can_be_measured_a_head_is_read_as_is_likeliest(
     target = NativeEngine.load(spec)
     if lacks == "states":
         monkeypatch.setattr(NativeEngine, "capabilities", frozenset())
+    if lacks == "layers":
+        monkeypatch.setattr(native, "stack_path", _no_stack)
     if lacks == "tokenizer":
         target.bundle = None
     made = make(shape={"hidden_size": WIDTH, "num_attention_heads": 4})
