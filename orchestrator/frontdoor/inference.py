@@ -618,13 +618,11 @@ class Inference:
         """
         held = self._pool.largest_memory() - self._initial_states.block_tokens(spec)
         most = min(self._admission.most_tokens(tenant), held if held > 0 else math.inf)
-        sampling = spec.sampling
+        limit, sampling = tenant.limits.max_tokens_in_flight, spec.sampling
+        if limit:
+            most = min(most, limit // spec.n)
         room = max(1, sampling.min_tokens, min(sampling.max_tokens, most - len(spec.prompt)))
-        return replace(
-            spec,
-            sampling=replace(sampling, max_tokens=int(room)),
-            open_ended=not tenant.limits.max_tokens_in_flight,
-        )
+        return replace(spec, sampling=replace(sampling, max_tokens=int(room)), open_ended=not limit)
 
     async def _read_message(self, tenant: Tenant, size: int, build: Callable[[], T]) -> T:
         """What is built of a message of so many bytes, whose time the tenant is charged with."""

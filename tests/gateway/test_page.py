@@ -101,6 +101,7 @@ ELSEWHERE = {
     "`usage`",
     "several prompts",
     "`echo`, `suffix` of a completion",
+    "`guided_choice` and other `guided_` fields of vLLM, `structured_outputs`",
 }
 """What the gateway makes of it; counts and log probabilities are in `test_engine_service.py`."""
 

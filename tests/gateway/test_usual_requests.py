@@ -48,10 +48,15 @@ async def test_requests_without_a_length_do_not_keep_others_out():
 
 async def test_what_a_tenant_may_have_in_flight_bounds_a_request_without_a_length(tmp_path):
     verifiers = [await known_verifier()]
-    async with gateway_front(verifiers, [], door=door_of(tmp_path, TENANTS)) as (_, front):
-        call = front.Generate(asked(seed=1, **NO_LENGTH), metadata=bearer(BETA))
-        answer = await answered(call)
-    assert answer.tokens == text(1, 1000 - len(PROMPT_IDS))
+    answers = []
+    async with gateway_front(verifiers, [], door=door_of(tmp_path, TENANTS)) as (running, front):
+        for n in (1, 2):
+            call = front.Generate(asked(seed=1, n=n, **NO_LENGTH), metadata=bearer(BETA))
+            answers.append(await answered(call))
+            await until(lambda: not running.inference.active_sessions)
+    alone, together = answers
+    assert alone.tokens == text(1, 1000 - len(PROMPT_IDS))
+    assert len(together.tokens) == 2 * (500 - len(PROMPT_IDS))
 
 
 async def test_a_stop_string_that_is_a_special_token_ends_the_answer_there(running):

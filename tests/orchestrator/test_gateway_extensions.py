@@ -82,13 +82,13 @@ def test_metadata_says_the_same():
         ("paceline(num_speculative_tokens=many)", (), "speculation.num_speculative_tokens"),
         ("paceline(num_candidates=1" + "0" * 99 + ")", (), "speculation.num_candidates"),
         ("paceline(disable_speculative_decoding)", (), "speculation.disable_speculative_decoding"),
+        ("paceline(" + "x" * MOST_CHARACTERS + ")", (), "request_id"),
+        ("a", [("x-paceline-trace-bin", b"\xff")], "request_id or metadata"),
         ("paceline(min_tokens=-1)", (), "sampling.min_tokens"),
         ("paceline(logit_bias=7)", (), "sampling.logit_bias"),
         ("paceline(logit_bias=7:1,)", (), "sampling.logit_bias"),
         ("paceline(logit_bias=7:nan)", (), "sampling.logit_bias"),
         ("paceline(logit_bias=-1:1)", (), "sampling.logit_bias"),
-        ("paceline(" + "x" * MOST_CHARACTERS + ")", (), "request_id"),
-        ("a", [("x-paceline-trace-bin", b"\xff")], "request_id or metadata"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_name(request_id, beside, field):

@@ -138,7 +138,7 @@ def test_a_retry_finds_a_session_that_had_other_room():
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
-def test_a_zero_that_may_be_nothing_leaves_the_default(name):
+def test_a_zero_that_cannot_be_meant_leaves_the_default(name):
     assert name not in sampled().numbers
     assert sampled().max_tokens is None
 
