@@ -156,11 +156,17 @@ def test_json_may_be_as_deep_as_is_said() -> None:
 
 
 def test_a_call_may_have_written_a_file() -> None:
-    arguments = {"path": "a.py", "text": "x = 1\n" * 100_000}
+    arguments = {"path": "a.py", "text": "x = 1\n" * 15_000}
     call = pb.ToolCall(name="write", arguments=json.dumps(arguments))
     said = pb.Message(role="assistant", tool_calls=[call])
-    source = "{% set call = messages[1].tool_calls[0].function %}{{ call | tojson }}"
-    assert asked(USER, said, source=source)[1].count("x = 1") == 100_000
+    source = "{{ messages[1].tool_calls[0].function | tojson }}"
+    asks = pb.GenerateRequest(
+        conversation=pb.Conversation(messages=[USER, said]), truncate_prompt_tokens=60
+    )
+    request, tokenizer = incoming(asks), with_template(source)
+    check_counts(request.lengths, ROOMY)
+    prompt = build_spec(request.read(), tokenizer, ROOMY).prompt
+    assert tokenizer.decode(prompt).endswith('x = 1\\n"}}')
 
 
 def called(**fields: Any) -> dict[str, Any]:
