@@ -110,7 +110,7 @@ def test_a_text_is_read_token_by_token_as_the_equations_say(made: Made) -> None:
 
 
 @pytest.mark.parametrize("which", ["norm after the residual", "a window", "two layers"])
-def test_trees_of_many_sessions_and_long_rows_are_read_at_once(which: str) -> None:
+def test_trees_of_many_sessions_and_long_rows_are_read_together(which: str) -> None:
     worlds = [World(VARIANTS[which]) for _ in range(4)]
     for world in worlds[1:]:
         world.engine, world.cache = worlds[0].engine, worlds[0].engine.new_cache(200)
